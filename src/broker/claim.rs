@@ -1,0 +1,319 @@
+//! Claims of known partitions, shared by pops and hosted folds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::lanes::Lanes;
+use super::{Broker, Inner, Partition};
+use crate::db::Error;
+use crate::db::claim::{Batch, Claim, Lane, LaneOutcome};
+use crate::db::group::{Group, Start};
+use crate::log::Frame;
+use crate::types::id::{PartitionId, Pid, QueueNo, TenantId};
+
+/// One message of a claimed batch.
+#[derive(Clone, Debug)]
+pub struct ClaimedMessage {
+    /// Offset in the partition.
+    pub offset: i64,
+    /// Commit time.
+    pub created_at: Timestamp,
+    /// The message.
+    pub frame: Frame,
+}
+
+/// A leased batch, unpacked.
+#[derive(Clone, Debug)]
+pub struct ClaimedBatch {
+    /// Partition.
+    pub pid: Pid,
+    /// Last offset of the batch.
+    pub batch_end: i64,
+    /// Next offset of the partition at the claim.
+    pub next_offset: i64,
+    /// How often the batch at this place was claimed, from 1.
+    pub attempt: i32,
+    /// Length of the lease, ms; `None` when settled at delivery.
+    pub lease_ms: Option<i64>,
+    /// Messages in offset order; with conflation the newest one only.
+    pub messages: Vec<ClaimedMessage>,
+}
+
+/// What became of one candidate, for a hosted fold.
+#[derive(Debug)]
+pub enum LaneClaim {
+    /// Leased.
+    Claimed(ClaimedBatch),
+    /// Nothing to do here now.
+    Nothing,
+}
+
+impl ClaimedBatch {
+    /// Unpacks the frames that belong to the batch.
+    pub(super) fn unpack(pid: Pid, batch: &Batch, newest_only: bool) -> Result<Self, Error> {
+        let mut messages = Vec::new();
+        for segment in &batch.segments {
+            let frames = crate::log::segment::decode(&segment.payload, segment.n)?;
+            for (offset, frame) in (segment.first_offset..).zip(frames) {
+                let inside = offset >= batch.from_offset && offset <= batch.batch_end;
+                if inside && (!newest_only || offset == batch.batch_end) {
+                    messages.push(ClaimedMessage { offset, created_at: segment.created_at, frame });
+                }
+            }
+        }
+        Ok(Self {
+            pid,
+            batch_end: batch.batch_end,
+            next_offset: batch.next_offset,
+            attempt: batch.attempt,
+            lease_ms: batch.lease_ms,
+            messages,
+        })
+    }
+}
+
+/// A claim under way. Dropped before its result was taken, it gives the lease back.
+struct InFlight {
+    task: Option<JoinHandle<Result<Vec<Lane>, Error>>>,
+    inner: Arc<Inner>,
+    lease: Uuid,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        let (inner, lease) = (Arc::clone(&self.inner), self.lease);
+        let tasks = self.inner.tasks.clone();
+        tasks.spawn(async move {
+            if let Ok(Ok(lanes)) = task.await {
+                give_back(&inner, lease, claimed_pids(&lanes)).await;
+            }
+        });
+    }
+}
+
+fn claimed_pids(lanes: &[Lane]) -> Vec<i64> {
+    lanes
+        .iter()
+        .filter(|lane| matches!(lane.outcome, LaneOutcome::Claimed(_)))
+        .map(|lane| lane.pid.0)
+        .collect()
+}
+
+async fn give_back(inner: &Arc<Inner>, lease: Uuid, pids: Vec<i64>) {
+    if pids.is_empty() {
+        return;
+    }
+    if let Err(cause) = inner.db.lease_release(lease, &pids, false).await {
+        tracing::warn!(%cause, %lease, "an undelivered lease could not be given back: it lapses");
+    }
+}
+
+/// A delivery under way. Dropped before it is marked as done, it gives the lease back.
+pub(super) struct Delivery {
+    inner: Arc<Inner>,
+    lease: Uuid,
+    lanes: Vec<(QueueNo, String, Pid)>,
+    done: bool,
+}
+
+impl Delivery {
+    pub(super) fn new(inner: &Arc<Inner>, lease: Uuid) -> Self {
+        Self { inner: Arc::clone(inner), lease, lanes: Vec::new(), done: false }
+    }
+
+    pub(super) fn add(&mut self, queue: QueueNo, group: &str, pid: Pid) {
+        self.lanes.push((queue, group.to_owned(), pid));
+    }
+
+    /// The answer is on its way.
+    pub(super) fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if self.done || self.lanes.is_empty() {
+            return;
+        }
+        let (inner, lease) = (Arc::clone(&self.inner), self.lease);
+        let lanes = std::mem::take(&mut self.lanes);
+        self.inner.tasks.spawn(async move {
+            give_back(&inner, lease, lanes.iter().map(|l| l.2.0).collect()).await;
+            for (queue, group, pid) in lanes {
+                inner.released(queue, &group, pid);
+            }
+        });
+    }
+}
+
+impl Broker {
+    /// Registers a group on a queue unless it is registered.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn group_ensure(
+        &self,
+        queue: QueueNo,
+        name: &str,
+        start: Start,
+        conflation: bool,
+    ) -> Result<Option<Group>, Error> {
+        self.inner.directory.group(&self.inner.db, queue, name, start, conflation).await
+    }
+
+    /// The claimable partitions of a group.
+    #[must_use]
+    pub fn lanes(&self, queue: QueueNo, name: &str, group: Group) -> Arc<Lanes> {
+        self.inner.lanes.get(queue, name, group.no)
+    }
+
+    /// The queue of that name, if it exists.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn queue_find(
+        &self,
+        tenant: TenantId,
+        name: &str,
+    ) -> Result<Option<Arc<crate::db::queue::Queue>>, Error> {
+        self.inner.directory.queue(&self.inner.db, tenant, name).await
+    }
+
+    /// The partition with that wire id, if it exists.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn partition_find(&self, id: PartitionId) -> Result<Option<Arc<Partition>>, Error> {
+        self.inner.directory.partition(&self.inner.db, id).await
+    }
+
+    /// Claims, and tells the lanes what was learnt. Safe to drop at any moment.
+    pub(super) async fn claim_lanes(
+        &self,
+        lanes: &Lanes,
+        claim: Claim,
+    ) -> Result<Vec<Lane>, Error> {
+        let (db, lease) = (self.inner.db.clone(), claim.lease);
+        let candidates = claim.pids.clone();
+        let auto_ack = claim.auto_ack;
+        let task = self.inner.tasks.spawn(async move { db.claim(&claim).await });
+        let mut flight =
+            InFlight { task: Some(task), inner: Arc::clone(&self.inner), lease };
+        let joined = flight.task.as_mut().expect("set above").await;
+        flight.task = None;
+        let found = match joined {
+            Ok(Ok(found)) => found,
+            Ok(Err(cause)) => {
+                for pid in candidates {
+                    lanes.offer(Pid(pid));
+                }
+                return Err(cause);
+            }
+            Err(cause) => std::panic::resume_unwind(cause.into_panic()),
+        };
+        let mut pids = Vec::new();
+        for lane in &found {
+            match &lane.outcome {
+                LaneOutcome::Claimed(batch) => {
+                    if auto_ack {
+                        if batch.batch_end + 1 < batch.next_offset {
+                            lanes.offer(lane.pid);
+                        }
+                    } else if let Some(ms) = batch.lease_ms.and_then(|ms| u64::try_from(ms).ok()) {
+                        pids.push(lane.pid.0);
+                        lanes.offer_in(lane.pid, Duration::from_millis(ms + 1));
+                    }
+                }
+                LaneOutcome::Later(wait) => {
+                    let ms = wait.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(20);
+                    lanes.offer_in(lane.pid, Duration::from_millis(ms.max(1)));
+                }
+                LaneOutcome::Empty => {}
+            }
+        }
+        // What the budget did not reach is still worth a claim.
+        for pid in candidates {
+            if !found.iter().any(|lane| lane.pid.0 == pid) {
+                lanes.offer(Pid(pid));
+            }
+        }
+        self.inner.leases.remember(lease, pids);
+        Ok(found)
+    }
+
+    /// Takes up to `most` partitions that may have work, looking into the store if it is time.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn take_lanes(&self, lanes: &Lanes, most: usize) -> Result<Vec<Pid>, Error> {
+        let taken = lanes.take(most);
+        if !taken.is_empty() {
+            return Ok(taken);
+        }
+        self.inner.lanes.sweep(&self.inner.db, lanes).await?;
+        Ok(lanes.take(most))
+    }
+
+    /// When lanes should be looked at although nobody was woken.
+    #[must_use]
+    pub fn next_look(&self, lanes: &Lanes) -> tokio::time::Instant {
+        lanes.next_look(self.inner.lanes.interval())
+    }
+
+    /// Claims one partition for a hosted fold.
+    ///
+    /// # Errors
+    /// When the store fails, or the segments cannot be read (the lease is given back then).
+    pub async fn claim_one(
+        &self,
+        lanes: &Lanes,
+        pid: Pid,
+        lease: Uuid,
+        batch: i32,
+        bytes: i64,
+        lease_ms: i64,
+    ) -> Result<LaneClaim, Error> {
+        let claim = Claim {
+            group: lanes.group,
+            pids: vec![pid.0],
+            batch,
+            lanes: 1,
+            bytes,
+            lease,
+            lease_ms: Some(lease_ms),
+            auto_ack: false,
+            conflate: false,
+        };
+        let mut found = self.claim_lanes(lanes, claim).await?;
+        self.claimed(found.pop(), lease).await
+    }
+
+    /// Unpacks the outcome of a claim for a hosted fold.
+    ///
+    /// # Errors
+    /// When the segments cannot be read; the lease is given back then.
+    pub async fn claimed(&self, lane: Option<Lane>, lease: Uuid) -> Result<LaneClaim, Error> {
+        let Some(Lane { pid, outcome: LaneOutcome::Claimed(batch) }) = lane else {
+            return Ok(LaneClaim::Nothing);
+        };
+        match ClaimedBatch::unpack(pid, &batch, false) {
+            Ok(batch) => Ok(LaneClaim::Claimed(batch)),
+            Err(cause) => {
+                give_back(&self.inner, lease, vec![pid.0]).await;
+                Err(cause)
+            }
+        }
+    }
+
+    /// Gives a lease of a hosted fold back: another broker may claim the batch at once.
+    pub async fn release(&self, queue: QueueNo, group: &str, pid: Pid, lease: Uuid) {
+        give_back(&self.inner, lease, vec![pid.0]).await;
+        self.inner.released(queue, group, pid);
+    }
+}

@@ -1,0 +1,19 @@
+//! The one lock order, on paper.
+//!
+//! Every transaction takes its locks in this order and each class in ascending key order, so a
+//! deadlock is impossible among them; where PostgreSQL still reports one, the call is repeated
+//! ([`super::retried`]).
+//!
+//! | class | lock | key order | taken by |
+//! |---|---|---|---|
+//! | 1 | `pg_advisory_xact_lock` [`MIGRATIONS`] | one key | start-up |
+//! | 2 | queue row, key share or update | `queue_no` | creation of partitions, registration of groups, deletion |
+//! | 3 | new queue and partition rows | tenant, name; then pid | creation, only when something is missing |
+//! | 4 | shard row, update | pid, `query_no` | cycles, reset and deletion of a query |
+//! | 5 | partition row, update | pid | every append |
+//! | 6 | cursor row, update | pid, `group_no` | settlement, claims (which skip locked ones) |
+//!
+//! No code path locks a partition row while it holds a cursor row (streams X3).
+
+/// Key of the lock under which migrations run.
+pub const MIGRATIONS: i64 = 0x666f_6c64_6d71_0001;

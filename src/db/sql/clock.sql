@@ -1,0 +1,2 @@
+-- The database's clock, Unix ms.
+select (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms

@@ -1,0 +1,2 @@
+-- A query by tenant and name, locked. Index: queries (tenant_id, name).
+select * from queen_streams.queries where tenant_id = $1 and name = $2 for update

@@ -1,0 +1,9 @@
+#![doc = include_str!("ARCHITECTURE.md")]
+
+pub mod broker;
+pub mod db;
+pub mod fold;
+pub mod log;
+pub mod postgres;
+pub mod telemetry;
+pub mod types;
