@@ -3,6 +3,7 @@
 pub mod broker;
 pub mod db;
 pub mod fold;
+pub mod hosted;
 pub mod log;
 pub mod postgres;
 pub mod telemetry;

@@ -59,6 +59,19 @@ impl<V: 'static, O: Origin + Clone + 'static> Emits<V, O> {
 
     /// Replaces each value, or leaves it out and counts it, or fails. There is no message to
     /// reject here any more: [`Refuse::Reject`] halts the query.
+    ///
+    /// ```
+    /// use foldmq_guest::{prelude::*, testing::TestHost};
+    /// let fold = || stream::<i64>().tumbling(secs(1)).aggregate(|a| a.max("top", |v| *v))
+    ///     .try_map(|totals, _| totals["top"].filter(|top| *top > 5.0).or_skip("low"))
+    ///     .sink("tops");
+    /// let mut host = TestHost::new(fold);
+    /// host.push("3", 0);
+    /// host.push("8", 1_000);
+    /// host.run_all(100).unwrap();
+    /// host.flush_at(2_000).unwrap();
+    /// assert_eq!((host.tally("low"), host.emits().len()), (1, 1));
+    /// ```
     #[must_use]
     pub fn try_map<U: 'static>(
         self,
@@ -101,6 +114,14 @@ impl<V: 'static, O: Origin + Clone + 'static> Emits<V, O> {
     }
 
     /// As [`Emits::sink`], into a fixed partition.
+    ///
+    /// ```
+    /// use foldmq_guest::{prelude::*, testing::TestHost};
+    /// let mut host = TestHost::new(|| stream::<i64>().sink_to("all", "one"));
+    /// host.push("3", 0);
+    /// host.run_all(100).unwrap();
+    /// assert_eq!((&*host.emits()[0].queue, &*host.emits()[0].partition), ("all", "one"));
+    /// ```
     #[must_use]
     pub fn sink_to(self, queue: impl Into<String>, partition: impl Into<String>) -> Pipeline
     where
@@ -136,6 +157,16 @@ impl<V: 'static, O: Origin + Clone + 'static> Emits<V, O> {
     }
 
     /// Ends the chain with a function that sees each value before the commit; it may log.
+    ///
+    /// ```
+    /// use foldmq_guest::{prelude::*, testing::TestHost};
+    /// let fold = || stream::<i64>().gate(|_: &mut (), v, _| *v < 9)
+    ///     .for_each(|v, at| log::info(format!("{v} of {}", at.partition())));
+    /// let mut host = TestHost::new(fold);
+    /// host.push("3", 0);
+    /// host.run_all(100).unwrap();
+    /// assert_eq!(host.logs()[0].1, "3 of lane");
+    /// ```
     #[must_use]
     pub fn for_each(self, f: impl Fn(V, &O) + 'static) -> Pipeline {
         self.map(f).end()

@@ -80,6 +80,11 @@ pub use crate::timing::Late;
 pub use crate::window::Cron;
 pub use crate::windowed::Windowed;
 
+/// Keeps the examples of the readme compiling.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// What a fold's source file needs.
 pub mod prelude {
     pub use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 -- The caller sorts cycles by (pid, query_no), names each pair once, and sends no key twice.
 --
 --   c_version    expected version of the shard row; null: any
---   c_ack        0 none, 1 completed, 2 completed in part, 3 failed
+--   c_ack        0 none, 1 completed, 2 completed in part, 3 failed, 4 in part and released
 --   c_skip_hash  in a partial ack: the hash of the last settled message, to recognise a repeat
 --   c_*_n        how many entries of the flat arrays belong to the cycle
 --   c_timers     0 outside worker, 1 due times on the clock, 2 on the watermark
@@ -154,7 +154,7 @@ begin
         v_new := c.committed;
         v_left := c_count[i];
         count := c_count[i];
-        released := false;
+        released := c_ack[i] = 4;
         if c_skip_hash[i] is not null and v_left > 0 then
           if not exists (
                select 1 from queen.log_segments ls cross join lateral generate_series(0, ls.n - 1) o
@@ -239,7 +239,7 @@ begin
            next_due_ms = v_due,
            wake_at = case when c_timers[i] = 2 and v_wake > v_now and h.wake_at > v_now
                                and h.wake_at < v_wake then h.wake_at else v_wake end,
-           last_cycle_at = case when c_ack[i] = 1 or c_ack[i] = 2 then v_now else h.last_cycle_at end,
+           last_cycle_at = case when c_ack[i] in (1, 2, 4) then v_now else h.last_cycle_at end,
            cycles = h.cycles + 1,
            messages = h.messages + c_messages[i],
            emits = h.emits + v_emits,

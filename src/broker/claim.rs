@@ -294,11 +294,32 @@ impl Broker {
         self.claimed(found.pop(), lease).await
     }
 
-    /// Unpacks the outcome of a claim for a hosted fold.
+    /// Takes in a claim that was made inside a cycle.
     ///
     /// # Errors
     /// When the segments cannot be read; the lease is given back then.
-    pub async fn claimed(&self, lane: Option<Lane>, lease: Uuid) -> Result<LaneClaim, Error> {
+    pub async fn claimed_in_cycle(
+        &self,
+        lanes: &Lanes,
+        lane: Option<Lane>,
+        lease: Uuid,
+    ) -> Result<LaneClaim, Error> {
+        match &lane {
+            Some(Lane { pid, outcome: LaneOutcome::Claimed(batch) }) => {
+                let ms = batch.lease_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0);
+                lanes.offer_in(*pid, Duration::from_millis(ms + 1));
+            }
+            Some(Lane { pid, outcome: LaneOutcome::Later(wait) }) => {
+                let ms = wait.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(20);
+                lanes.offer_in(*pid, Duration::from_millis(ms.max(1)));
+            }
+            _ => {}
+        }
+        self.claimed(lane, lease).await
+    }
+
+    /// Unpacks the outcome of a claim.
+    async fn claimed(&self, lane: Option<Lane>, lease: Uuid) -> Result<LaneClaim, Error> {
         let Some(Lane { pid, outcome: LaneOutcome::Claimed(batch) }) = lane else {
             return Ok(LaneClaim::Nothing);
         };
@@ -315,5 +336,38 @@ impl Broker {
     pub async fn release(&self, queue: QueueNo, group: &str, pid: Pid, lease: Uuid) {
         give_back(&self.inner, lease, vec![pid.0]).await;
         self.inner.released(queue, group, pid);
+    }
+
+    /// Gives a lease back without telling anybody: the caller knows when to try again.
+    pub async fn release_quietly(&self, pid: Pid, lease: Uuid) {
+        give_back(&self.inner, lease, vec![pid.0]).await;
+    }
+
+    /// Proposes a partition to a group now.
+    pub fn offer(&self, lanes: &Lanes, pid: Pid) {
+        lanes.offer(pid);
+    }
+
+    /// Proposes a partition to a group after a while.
+    pub fn offer_in(&self, lanes: &Lanes, pid: Pid, wait: Duration) {
+        lanes.offer_in(pid, wait);
+    }
+
+    /// The partition of a claim by its number; `None` when it was deleted.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn partition_of(
+        &self,
+        queue: &Arc<crate::db::queue::Queue>,
+        pid: Pid,
+    ) -> Result<Option<Arc<Partition>>, Error> {
+        if let Some(known) = self.inner.directory.by_pid(pid) {
+            return Ok(Some(known));
+        }
+        let Some((id, name)) = self.inner.db.partition_name(pid).await? else { return Ok(None) };
+        let partition = Arc::new(Partition { id, name, queue: Arc::clone(queue) });
+        self.inner.directory.learn(&partition);
+        Ok(Some(partition))
     }
 }

@@ -130,7 +130,7 @@ impl Lanes {
     }
 
     /// Resolves when a partition is proposed. Create and enable it before looking.
-    pub(super) fn woken(&self) -> tokio::sync::futures::Notified<'_> {
+    pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
         self.wake.notified()
     }
 

@@ -63,8 +63,6 @@ impl Default for Config {
 pub enum Event {
     /// Registrations or states of hosted queries changed, here or elsewhere.
     QueriesChanged,
-    /// A shard may have become due.
-    Due,
 }
 
 struct Inner {

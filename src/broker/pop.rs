@@ -253,7 +253,8 @@ impl Broker {
                         delivery.add(source.queue.no, &pop.group, lane.pid);
                     }
                     let batch = ClaimedBatch::unpack(lane.pid, batch, source.group.conflation)?;
-                    let partition = self.named(source, lane.pid).await?;
+                    let named = self.partition_of(&source.queue, lane.pid).await?;
+                    let partition = named.ok_or(PopError::Gone)?;
                     lanes_left -= 1;
                     left -= i32::try_from(batch.messages.len()).unwrap_or(i32::MAX);
                     popped.partitions += 1;
@@ -295,17 +296,6 @@ impl Broker {
             () = tokio::time::sleep_until(deadline.min(Instant::now() + hold)) => {}
             () = self.inner.stop.cancelled() => {}
         }
-    }
-
-    /// The partition of a claim, by its number.
-    async fn named(&self, source: &Source, pid: Pid) -> Result<Arc<Partition>, PopError> {
-        if let Some(known) = self.inner.directory.by_pid(pid) {
-            return Ok(known);
-        }
-        let (id, name) = self.inner.db.partition_name(pid).await?.ok_or(PopError::Gone)?;
-        let partition = Arc::new(Partition { id, name, queue: Arc::clone(&source.queue) });
-        self.inner.directory.learn(&partition);
-        Ok(partition)
     }
 }
 

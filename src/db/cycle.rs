@@ -132,8 +132,8 @@ impl<'a> Columns<'a> {
         let (ack, lease, count, skip) = match &c.settlement {
             Settlement::None => (0, None, 0, None),
             Settlement::Completed { lease, count } => (1, Some(*lease), *count, None),
-            Settlement::Partial { lease, count, last_transaction_id } => (
-                2,
+            Settlement::Partial { lease, count, last_transaction_id, release } => (
+                if *release { 4 } else { 2 },
                 Some(*lease),
                 *count,
                 last_transaction_id.as_ref().map(|id| TxnHash::of(id).0.to_vec()),

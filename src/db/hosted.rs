@@ -179,7 +179,7 @@ impl Db {
         Ok(row.is_some())
     }
 
-    /// Records a failure of the guest, and how many messages it cost.
+    /// Records a failure of the guest.
     ///
     /// # Errors
     /// When the store fails.
@@ -187,10 +187,15 @@ impl Db {
         &self,
         query: QueryNo,
         error: &serde_json::Value,
-        dead_letters: i64,
     ) -> Result<(), Error> {
-        self.query(include_str!("sql/hosted_failure.sql"), &[&query.0, &error, &dead_letters])
-            .await
-            .map(drop)
+        self.query(include_str!("sql/hosted_failure.sql"), &[&query.0, &error]).await.map(drop)
+    }
+
+    /// Counts messages that a hosted query gave up.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn hosted_dead_letters(&self, query: QueryNo, n: i64) -> Result<(), Error> {
+        self.query(include_str!("sql/hosted_dead_letters.sql"), &[&query.0, &n]).await.map(drop)
     }
 }

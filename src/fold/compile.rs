@@ -29,7 +29,7 @@ use tokio::{
 };
 
 use super::{
-    cache::temporary,
+    disk::temporary,
     engine::{Compiler, blocking, settings},
     error::{ErrorKind, Result, io as failed},
     limits::{Limits, cut, storable},

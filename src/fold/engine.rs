@@ -3,37 +3,28 @@
 //! One engine serves the whole process. It owns the pool of instances, the ticker that deadlines
 //! are measured by, and the compiled modules; it ends its ticker when the last user of it is gone.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
-use serde::Serialize;
-use wasmtime::{
-    Config as WasmConfig, InstanceAllocationStrategy, PoolingAllocationConfig, component::Linker,
-};
+use wasmtime::{Config as WasmConfig, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::{
     bindings,
-    cache::Cache,
+    cache::{Cache, Refusal},
     compile,
-    error::{Error, ErrorKind, Result, UploadError, io},
+    disk::Disk,
+    error::{Error, ErrorKind, Result, io},
+    hash::ModuleHash,
     instance::Module,
     limits::Limits,
-    run::Call,
-    types::ModuleHash,
+    refusal::UploadError,
+    slots::{Counters, Shared, Slots, Stats},
     upload::{self, Checked},
 };
 
 /// How often the clock of deadlines moves.
-const TICK_MS: u64 = 10;
+pub(super) const TICK_MS: u64 = 10;
 /// The setting that bounds instances, as error texts name it.
-const SLOTS_SETTING: &str = "calls_at_once";
+pub(super) const SLOTS_SETTING: &str = "calls_at_once";
 
 /// Settings of the layer.
 #[derive(Debug, Clone)]
@@ -66,33 +57,6 @@ pub enum Compiler {
     /// In this process, without limits on time and memory: for tools and tests that trust their
     /// modules.
     InProcess,
-}
-
-/// The state of an engine, for status and metrics. Counts are since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Stats {
-    /// Instances alive now.
-    pub instances: u64,
-    /// Instances that may be alive at once.
-    pub slots: u64,
-    /// Instances made.
-    pub instantiated: u64,
-    /// Calls that had to wait for a free instance.
-    pub waited: u64,
-    /// Calls that failed by the guest's fault, deadlines included.
-    pub guest_errors: u64,
-    /// Calls that trapped.
-    pub traps: u64,
-    /// Calls that ran over their deadline.
-    pub deadlines: u64,
-    /// Modules compiled.
-    pub compiles: u64,
-    /// Modules that could not be compiled.
-    pub compiles_failed: u64,
-    /// Modules found compiled on disk.
-    pub disk_hits: u64,
-    /// Compiled modules kept in memory now.
-    pub modules_in_memory: u64,
 }
 
 /// Checks, compiles and keeps modules. A clone is another handle of the same engine.
@@ -131,7 +95,7 @@ impl Engine {
         let wasm = pooled(&limits, slots)?;
         let linker = bindings::linker(&wasm).map_err(runtime)?;
         start_ticker(&wasm)?;
-        let cache = Cache::new(cache_dir, &wasm, &limits)?;
+        let cache = Cache::new(Disk::new(cache_dir, &wasm, &limits)?, &limits);
         let compiler = compile::Runner::new(compiler, &limits);
         let slots = Slots::new(slots);
         let counters = Counters::default();
@@ -191,7 +155,7 @@ impl Engine {
         match self.load_alone(hash, source).await {
             Ok(module) => Ok(self.0.cache.keep(module)),
             Err(error) => {
-                *landed = super::cache::Refusal::of(&error);
+                *landed = Refusal::of(&error);
                 Err(error)
             }
         }
@@ -199,21 +163,10 @@ impl Engine {
 
     /// The state of the engine.
     pub fn stats(&self) -> Stats {
-        let shared = &self.0.shared;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &shared.counters;
+        let modules_in_memory = self.0.cache.len() as u64;
         Stats {
-            instances: (shared.slots.total - *shared.slots.lock()) as u64,
-            slots: shared.slots.total as u64,
-            instantiated: count(&counters.instantiated),
-            waited: count(&counters.waited),
-            guest_errors: count(&counters.guest_errors),
-            traps: count(&counters.traps),
-            deadlines: count(&counters.deadlines),
-            compiles: count(&counters.compiles),
-            compiles_failed: count(&counters.compiles_failed),
-            disk_hits: count(&counters.disk_hits),
-            modules_in_memory: self.0.cache.len() as u64,
+            modules_in_memory,
+            ..self.0.shared.stats()
         }
     }
 
@@ -281,113 +234,6 @@ impl Engine {
     }
 }
 
-/// What modules share, and keep alive.
-pub(super) struct Shared {
-    pub(super) wasm: wasmtime::Engine,
-    pub(super) linker: Linker<Call>,
-    pub(super) limits: Limits,
-    pub(super) slots: Slots,
-    pub(super) counters: Counters,
-}
-
-impl Shared {
-    /// Ticks of a deadline; one more, since the current tick has begun already.
-    pub(super) fn deadline_ticks(&self) -> u64 {
-        self.limits
-            .deadline_ms
-            .div_ceil(TICK_MS)
-            .saturating_add(1)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) instantiated: AtomicU64,
-    pub(super) waited: AtomicU64,
-    pub(super) guest_errors: AtomicU64,
-    pub(super) traps: AtomicU64,
-    pub(super) deadlines: AtomicU64,
-    pub(super) compiles: AtomicU64,
-    pub(super) compiles_failed: AtomicU64,
-    pub(super) disk_hits: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts the instances, so that a call waits for a free one instead of failing on an exhausted
-/// pool.
-#[derive(Debug)]
-pub(super) struct Slots {
-    total: usize,
-    free: Mutex<usize>,
-    freed: Condvar,
-}
-
-impl Slots {
-    fn new(total: usize) -> Self {
-        Self {
-            total,
-            free: Mutex::new(total),
-            freed: Condvar::new(),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn busy(&self) -> Error {
-        ErrorKind::Busy {
-            slots: self.total,
-            setting: SLOTS_SETTING,
-        }
-        .into()
-    }
-}
-
-/// The right to one instance. Drop it after the store.
-pub(super) struct Slot(Arc<Shared>);
-
-impl Slot {
-    /// Waits for a free instance, for a bounded time.
-    pub(super) fn take(shared: &Arc<Shared>) -> Result<Self> {
-        let slots = &shared.slots;
-        let mut free = slots.lock();
-        if *free == 0 {
-            Counters::add(&shared.counters.waited);
-            let patience = Duration::from_millis(shared.limits.slot_wait_ms);
-            (free, _) = slots
-                .freed
-                .wait_timeout_while(free, patience, |free| *free == 0)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        if *free == 0 {
-            return Err(slots.busy());
-        }
-        *free -= 1;
-        Ok(Self(Arc::clone(shared)))
-    }
-
-    /// The error for a pool that is exhausted although this slot was free.
-    pub(super) fn busy(&self) -> ErrorKind {
-        ErrorKind::Busy {
-            slots: self.0.slots.total,
-            setting: SLOTS_SETTING,
-        }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        *self.0.slots.lock() += 1;
-        self.0.slots.freed.notify_one();
-    }
-}
-
 /// The settings that compiled code depends on, and that the compiling process shares with the
 /// running one.
 pub(super) fn settings(limits: &Limits) -> WasmConfig {
@@ -403,7 +249,7 @@ pub(super) fn settings(limits: &Limits) -> WasmConfig {
     config
 }
 
-fn pooled(limits: &Limits, slots: usize) -> Result<wasmtime::Engine> {
+pub(super) fn pooled(limits: &Limits, slots: usize) -> Result<wasmtime::Engine> {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut pool = PoolingAllocationConfig::default();
     // One memory an instance; the other bounds are for components of many core modules.

@@ -14,12 +14,14 @@ use wasmtime::component::Component;
 
 use super::{
     bindings::{Guest, GuestFailure, Step},
-    engine::Shared,
-    error::{ErrorKind, Failure, Result, UploadError},
+    error::{ErrorKind, Failure, Result},
+    hash::ModuleHash,
     limits::Limits,
     outcome::{Rules, check_ops},
+    refusal::UploadError,
     run::Run,
-    types::{Context, Entry, Finished, Manifest, Message, ModuleHash, Op, Progress},
+    slots::Shared,
+    types::{Context, Entry, Finished, Manifest, Message, Op, Progress},
 };
 
 /// How many descriptions a module remembers, one for each params document.

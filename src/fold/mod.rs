@@ -20,12 +20,18 @@
 mod bindings;
 mod cache;
 mod compile;
+mod disk;
 mod engine;
 mod error;
+mod hash;
+mod imports;
 mod instance;
+mod json;
 mod limits;
 mod outcome;
+mod refusal;
 mod run;
+mod slots;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -34,14 +40,17 @@ mod upload;
 
 pub use self::{
     compile::child_main,
-    engine::{Compiler, Config, Engine, Stats},
-    error::{Blame, Error, ErrorKind, Failure, Result, TrapKind, UploadError, Violation},
+    engine::{Compiler, Config, Engine},
+    error::{Blame, Error, ErrorKind, Failure, Result, TrapKind},
+    hash::{ModuleHash, ParseHashError},
     instance::{Module, Suspended},
     limits::Limits,
+    outcome::Violation,
+    refusal::UploadError,
+    slots::Stats,
     types::{
-        Ack, Clock, Context, Emit, Entry, Finished, Level, LogLine, Logs, Manifest, Message,
-        ModuleHash, Op, Outcome, ParseHashError, Progress, Reads, Reject, Tally, Timers, Usage,
-        WATERMARK_KEY,
+        Ack, Clock, Context, Emit, Entry, Finished, Level, LogLine, Logs, Manifest, Message, Op,
+        Outcome, Progress, Reads, Reject, Tally, Timers, Usage, WATERMARK_KEY,
     },
     upload::{Checked, Form, SUPPORTED_ABI},
 };

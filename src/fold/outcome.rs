@@ -8,13 +8,51 @@
 
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt};
+
+use serde::Serialize;
 
 use super::{
-    error::Violation,
+    json::{self, Kept},
     limits::{Limits, cut, storable},
     types::{Ack, Emit, Manifest, Op, Outcome, Reads, Reject, Tally, WATERMARK_KEY},
 };
+
+/// A violation of what an outcome, a manifest or a request for rows may be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{field}{}: {problem}{}", Index(*.index), Bound(*.asked, *.limit))]
+pub struct Violation {
+    /// Name of the field, as in the interface: `emits.queue`.
+    pub field: &'static str,
+    /// Index of the element in the list that the field starts with.
+    pub index: Option<usize>,
+    /// What is wrong, in words.
+    pub problem: String,
+    /// The size or number that was found, where a limit is at fault.
+    pub asked: Option<u64>,
+    /// The limit itself.
+    pub limit: Option<u64>,
+}
+
+struct Index(Option<usize>);
+
+impl fmt::Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .map_or(Ok(()), |index| write!(f, " (element {index})"))
+    }
+}
+
+struct Bound(Option<u64>, Option<u64>);
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (Some(asked), Some(limit)) => write!(f, " ({asked}, limit {limit})"),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// What an outcome is checked against.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +146,7 @@ fn check_op(op: &Op, limits: &Limits) -> Result<(), Violation> {
                 value.len(),
                 limits.value_bytes,
             )?;
-            check_json(value, limits.json_depth, Kept::AsJsonb)
+            json::check(value, limits.json_depth, Kept::AsJsonb)
                 .map_err(|problem| violation("ops.value", problem))
         }
         Op::Delete { .. } => Ok(()),
@@ -129,7 +167,7 @@ fn check_emit(emit: &Emit, rules: &Rules<'_>) -> Result<(), Violation> {
         emit.payload.len(),
         limits.payload_bytes,
     )?;
-    check_json(&emit.payload, limits.json_depth, Kept::AsText)
+    json::check(&emit.payload, limits.json_depth, Kept::AsText)
         .map_err(|problem| violation("emits.payload", problem))?;
     let Some(id) = &emit.transaction_id else {
         return Ok(());
@@ -263,106 +301,4 @@ fn at(index: usize) -> impl FnOnce(Violation) -> Violation {
 
 fn to_usize(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
-}
-
-/// How a JSON document is kept, which decides what may stand in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// As it is spelled.
-    AsText,
-    /// As `jsonb`, which has no U+0000 and holds numbers as `numeric`.
-    AsJsonb,
-}
-
-/// Longest number, and largest exponent, in a value that is kept as `jsonb`. `numeric` has 16,383
-/// digits behind the point.
-const NUMBER_REACH: usize = 8_000;
-
-/// Checks that a text is one JSON document; the error says what is wrong and where.
-///
-/// Syntax is `serde_json`'s affair. What it lets pass when it only skips over a document is looked
-/// at here: halves of surrogate pairs, depth, and what `jsonb` can't hold.
-pub(super) fn check_json(text: &str, depth_max: usize, kept: Kept) -> Result<(), String> {
-    serde_json::from_str::<serde::de::IgnoredAny>(text)
-        .map_err(|error| format!("is no JSON document: {error}"))?;
-    let bytes = text.as_bytes();
-    let mut depth = 0_usize;
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'"' => at = check_string(bytes, at, kept)?,
-            b'[' | b'{' => {
-                depth = depth.saturating_add(1);
-                if depth > depth_max {
-                    return Err(format!("is nested deeper than {depth_max} levels"));
-                }
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b'-' | b'0'..=b'9' if kept == Kept::AsJsonb => {
-                at = check_number(text, at)?;
-                continue;
-            }
-            _ => {}
-        }
-        at = at.saturating_add(1);
-    }
-    Ok(())
-}
-
-/// Looks at the escapes of the string whose opening quote stands at `at`; gives the place of its
-/// closing quote.
-fn check_string(bytes: &[u8], mut at: usize, kept: Kept) -> Result<usize, String> {
-    loop {
-        at = at.saturating_add(1);
-        match bytes.get(at) {
-            Some(b'\\') => {}
-            Some(b'"') | None => return Ok(at),
-            Some(_) => continue,
-        }
-        let escape = at;
-        at = at.saturating_add(1);
-        let Some(unit) = unicode_escape(bytes, escape) else {
-            continue;
-        };
-        at = escape.saturating_add(5);
-        match unit {
-            0 if kept == Kept::AsJsonb => {
-                return Err(format!("holds the character U+0000 at byte {escape}"));
-            }
-            0xd800..=0xdbff => {
-                let low = escape.saturating_add(6);
-                if !matches!(unicode_escape(bytes, low), Some(0xdc00..=0xdfff)) {
-                    return Err(format!("holds half a surrogate pair at byte {escape}"));
-                }
-                at = low.saturating_add(5);
-            }
-            0xdc00..=0xdfff => return Err(format!("holds half a surrogate pair at byte {escape}")),
-            _ => {}
-        }
-    }
-}
-
-/// The code unit of the escape `\uXXXX` that stands at `at`, if one does.
-fn unicode_escape(bytes: &[u8], at: usize) -> Option<u16> {
-    let escape = bytes.get(at..at.saturating_add(6))?;
-    let digits = escape.strip_prefix(b"\\u")?;
-    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-}
-
-/// Checks the reach of the number that begins at `at`; gives the place behind it.
-fn check_number(text: &str, at: usize) -> Result<usize, String> {
-    let rest = text.get(at..).unwrap_or_default();
-    let of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
-    let number = rest.split(|c| !of_number(c)).next().unwrap_or_default();
-    let exponent = number.split(['e', 'E']).nth(1).unwrap_or("0");
-    let reach = exponent
-        .trim_start_matches(['-', '+'])
-        .parse::<usize>()
-        .unwrap_or(usize::MAX);
-    if number.len() > NUMBER_REACH || reach > NUMBER_REACH {
-        return Err(format!(
-            "holds a number beyond {NUMBER_REACH} digits at byte {at}"
-        ));
-    }
-    Ok(at.saturating_add(number.len()))
 }

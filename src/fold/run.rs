@@ -9,9 +9,9 @@ use wasmtime::{PoolConcurrencyLimitError, Store, Trap, WasmBacktrace};
 
 use super::{
     bindings::{Guest, Instance},
-    engine::{Counters, Shared, Slot},
     error::{Blame, Error, ErrorKind, Failure, Result, TrapKind},
     limits::{Limiter, Limits, LogBook, cut, storable},
+    slots::{Counters, Shared, Slot},
     types::{Logs, Usage},
 };
 

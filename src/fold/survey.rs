@@ -4,13 +4,19 @@
 //! The survey bounds what the later, dearer steps have to look at. It walks nested modules and
 //! components too, and stops at the first limit that is passed.
 
+use std::ops::Range;
+
 use wasmparser::{
-    BinaryReaderError, ComponentImport, Encoding, Export, FunctionBody, Import, KnownCustom, Name,
-    Parser, Payload, TypeRef,
+    BinaryReaderError, ComponentImport, ComponentTypeRef, Encoding, Export, FunctionBody, Import,
+    KnownCustom, Name, Parser, Payload, TypeRef,
 };
 
-use super::{error::UploadError, limits::Limits};
+use super::{limits::Limits, refusal::UploadError};
 
+/// Components inside components: what tools make has two or three levels.
+const DEPTH_MAX: usize = 16;
+/// Types of components inside types of components, in one section; what tools make has two.
+const NESTED_TYPES_MAX: usize = 100;
 /// Bytes of a page of WebAssembly memory.
 const PAGE_BYTES: u64 = 1 << 16;
 /// Bytes of a function's name that an error text repeats.
@@ -24,7 +30,7 @@ pub(super) struct Survey<'a> {
     pub(super) functions: u64,
     /// Imports of the module itself.
     pub(super) imports: Vec<Import<'a>>,
-    /// Names of the imports of the component itself.
+    /// Names of what the component itself imports, types aside.
     pub(super) component_imports: Vec<&'a str>,
     /// Names of what the module or component itself exports.
     pub(super) exports: Vec<&'a str>,
@@ -64,7 +70,11 @@ impl<'a> Survey<'a> {
                     bounded("core modules", self.modules, limits.core_modules)?;
                 }
             }
-            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => self.depth += 1,
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
+                self.depth += 1;
+                bounded("levels of nested components", self.depth as u64, DEPTH_MAX)?;
+            }
+            Payload::ComponentTypeSection(section) => check_nesting(bytes, section.range())?,
             Payload::End(_) => self.depth = self.depth.saturating_sub(1),
             Payload::ImportSection(section) => {
                 bounded("imports", section.count().into(), limits.exports)?;
@@ -83,10 +93,13 @@ impl<'a> Survey<'a> {
             Payload::ComponentImportSection(section) => {
                 bounded("imports", section.count().into(), limits.exports)?;
                 if self.depth == 0 {
-                    let names: Result<Vec<ComponentImport<'a>>, _> = section.into_iter().collect();
-                    let names = names.map_err(invalid)?;
-                    self.component_imports
-                        .extend(names.iter().map(|import| import.name.name));
+                    for import in section {
+                        let ComponentImport { name, ty } = import.map_err(invalid)?;
+                        // A type is only a name for something that is imported or known anyway.
+                        if !matches!(ty, ComponentTypeRef::Type(_)) {
+                            self.component_imports.push(name.name);
+                        }
+                    }
                 }
             }
             Payload::ComponentExportSection(section) => {
@@ -112,8 +125,11 @@ impl<'a> Survey<'a> {
                 bounded("functions", self.functions, limits.functions)?;
             }
             Payload::CodeSectionEntry(body) => self.body(&body, bytes, limits)?,
-            Payload::CustomSection(section) if self.depth == 0 => {
-                self.has_metadata |= section.name().starts_with("component-type");
+            Payload::CustomSection(section)
+                if self.depth == 0 && section.name().starts_with("component-type") =>
+            {
+                self.has_metadata = true;
+                check_metadata(section.data())?;
             }
             _ => {}
         }
@@ -177,6 +193,40 @@ impl<'a> Survey<'a> {
             error => error,
         })
     }
+}
+
+/// Metadata is the types of a world, in the form of a component.
+fn check_metadata(data: &[u8]) -> Result<(), UploadError> {
+    let unreadable = |error: BinaryReaderError| UploadError::Mismatch {
+        message: format!("its metadata can't be read: {}", error.message()),
+    };
+    let mut depth = 0;
+    for payload in Parser::new(0).parse_all(data) {
+        match payload.map_err(unreadable)? {
+            Payload::ComponentTypeSection(section) => check_nesting(data, section.range())?,
+            Payload::ComponentSection { .. } | Payload::ModuleSection { .. } => {
+                depth += 1;
+                bounded("levels of nested components", depth, DEPTH_MAX)?;
+            }
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses types of components inside types of components, deeper than a thread's stack allows.
+///
+/// Parsers read them by recursion, at up to 8 KiB of stack and three bytes of the module for each
+/// level. A level has one of two bytes, so that their number bounds the depth without any parsing.
+fn check_nesting(bytes: &[u8], section: Range<usize>) -> Result<(), UploadError> {
+    const COMPONENT_TYPE: u8 = 0x41;
+    const INSTANCE_TYPE: u8 = 0x42;
+    let section = bytes.get(section).unwrap_or(bytes).iter();
+    let levels = section
+        .filter(|byte| matches!(**byte, COMPONENT_TYPE | INSTANCE_TYPE))
+        .count();
+    bounded("nested types", levels as u64, NESTED_TYPES_MAX)
 }
 
 /// For `map_err`: the parser's or validator's words, and the offset that it gives.

@@ -6,17 +6,21 @@
 //! anything. Order of the checks: cheap before dear, and what explains most before what explains
 //! least.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use wasmparser::{Validator, WasmFeatures};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 use super::{
-    error::UploadError,
+    hash::ModuleHash,
+    imports,
     limits::Limits,
+    refusal::UploadError,
     survey::{Survey, invalid},
-    types::ModuleHash,
 };
 
 /// The versions of the interface that this server speaks, oldest first.
@@ -28,12 +32,13 @@ pub(super) const COMPONENTIZER: &str = "wit-component 0.254.2, stub 1";
 const WIT: &str = include_str!("../../guest-sdk/wit/fold.wit");
 /// `wasi_stub.wat`, compiled.
 pub(super) const WASI_STUB: &[u8] = include_bytes!("wasi_stub.wasm");
-const WASI: &str = "wasi_snapshot_preview1";
+/// The module that functions of WASI are imported from.
+pub(super) const WASI: &str = "wasi_snapshot_preview1";
 /// The functions of the world, which a module exports at top level.
 const EXPORTS: [&str; 4] = ["describe", "start", "resume", "flush"];
 /// What a function of the world is imported from and exported with: as toolchains do it, and as the
 /// specification wants it.
-const ROOTS: [&str; 2] = ["$root", "cm32p2"];
+pub(super) const ROOTS: [&str; 2] = ["$root", "cm32p2"];
 const STANDARD_EXPORT: &str = "cm32p2||";
 
 /// What the engine's settings allow, so that a module is refused with an offset instead of by the
@@ -57,7 +62,7 @@ pub enum Form {
 }
 
 /// A module that may be compiled.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Checked {
     /// Hash of the uploaded bytes.
     pub hash: ModuleHash,
@@ -70,6 +75,15 @@ pub struct Checked {
     /// Whether it can take over the state of an older module.
     pub migrates: bool,
     component: Vec<u8>,
+}
+
+impl fmt::Debug for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            hash, form, abi, ..
+        } = self;
+        write!(f, "Checked({hash}, {form:?}, {abi})")
+    }
 }
 
 impl Checked {
@@ -99,7 +113,7 @@ pub(super) fn check(bytes: &[u8], limits: &Limits) -> Result<Checked, UploadErro
     let (form, abi, component) = if survey.is_component {
         (
             Form::Component,
-            check_component_imports(&survey)?,
+            imports::check_component(&survey)?,
             bytes.to_vec(),
         )
     } else {
@@ -111,12 +125,12 @@ pub(super) fn check(bytes: &[u8], limits: &Limits) -> Result<Checked, UploadErro
         let abi = if survey.has_metadata {
             guarded(|| declared_abi(bytes))?
         } else {
-            newest_abi()
+            imports::newest_abi()
         };
-        check_core_imports(&survey)?;
+        imports::check_core(&survey)?;
         check_exports(&survey)?;
         let component = guarded(|| componentize(bytes, &survey))?;
-        check_component_imports(&Survey::of(&component, limits)?)?;
+        imports::check_component(&Survey::of(&component, limits)?)?;
         (form, abi, component)
     };
     check_exports(&survey)?;
@@ -252,102 +266,11 @@ fn declared_abi(bytes: &[u8]) -> Result<&'static str, UploadError> {
             .version
             .as_ref()
             .map_or_else(|| "without version".into(), ToString::to_string);
-        abi = Some(supported_abi(&found)?);
+        abi = Some(imports::supported_abi(&found)?);
     }
     abi.ok_or_else(|| UploadError::Mismatch {
         message: "its metadata names another interface".to_owned(),
     })
-}
-
-fn supported_abi(found: &str) -> Result<&'static str, UploadError> {
-    SUPPORTED_ABI
-        .iter()
-        .find(|supported| **supported == found)
-        .copied()
-        .ok_or_else(|| UploadError::AbiVersion {
-            found: found.to_owned(),
-            supported: SUPPORTED_ABI.join(", "),
-        })
-}
-
-fn newest_abi() -> &'static str {
-    SUPPORTED_ABI.last().copied().unwrap_or_default()
-}
-
-fn check_core_imports(survey: &Survey<'_>) -> Result<(), UploadError> {
-    let stub = Survey::of(WASI_STUB, &Limits::default())?;
-    for import in &survey.imports {
-        let known = match import.module {
-            module if ROOTS.contains(&module) => import.name == "log",
-            WASI => stub.exports.contains(&import.name),
-            _ => false,
-        };
-        if !known {
-            return Err(UploadError::UnknownImport {
-                module: shown(import.module),
-                name: shown(import.name),
-                hint: core_hint(import.module, import.name),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn core_hint(module: &str, name: &str) -> &'static str {
-    match (module, name) {
-        ("env", "abort") => "build AssemblyScript with `--use abort=`",
-        ("env", "memory" | "__linear_memory" | "__indirect_function_table") => {
-            "the module must define its own memory and table; link without `--import-memory`"
-        }
-        (WASI, _) => {
-            "only inert parts of WASI exist here; build for wasm32-unknown-unknown, or without \
-             files, sockets and threads"
-        }
-        (module, _) if module.starts_with("__wbindgen") || module == "wbg" => {
-            "wasm-bindgen is for browsers; build a cdylib without it (look for the `js` or \
-             `wasmbind` feature of a dependency)"
-        }
-        (module, _) if module.starts_with("wasi:") => {
-            "this server has no WASI; build for wasm32-unknown-unknown"
-        }
-        (module, _) if ROOTS.contains(&module) => {
-            "the only function of the server is `log`; the module may be built with a newer SDK"
-        }
-        _ => "the only function of the server is `log`; build for wasm32-unknown-unknown",
-    }
-}
-
-/// Checks what a component wants of the server; gives the version of the interface.
-fn check_component_imports(survey: &Survey<'_>) -> Result<&'static str, UploadError> {
-    let mut abi = newest_abi();
-    for &import in &survey.component_imports {
-        if import == "log" {
-            continue;
-        }
-        let types = import
-            .strip_prefix("foldmq:fold/")
-            .and_then(|rest| rest.split_once('@'));
-        let hint = match types {
-            Some((interface, version)) => {
-                abi = supported_abi(version)?;
-                if interface == "types" {
-                    continue;
-                }
-                "this server has no such interface; the module may be built with a newer SDK"
-            }
-            None if import.starts_with("wasi:") => {
-                "this server has no WASI; use `--stub-wasi` of componentize-py, `disableFeatures` \
-                 of componentize-js, or build Rust for wasm32-unknown-unknown"
-            }
-            None => "the only function of the server is `log`",
-        };
-        return Err(UploadError::UnknownImport {
-            module: shown(import),
-            name: String::new(),
-            hint,
-        });
-    }
-    Ok(abi)
 }
 
 fn check_exports(survey: &Survey<'_>) -> Result<(), UploadError> {
@@ -403,16 +326,8 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, UploadError>) -> Result<T, Upload
     })
 }
 
-fn mismatch(error: impl std::fmt::Display) -> UploadError {
+fn mismatch(error: impl fmt::Display) -> UploadError {
     UploadError::Mismatch {
-        message: shown(&format!("{error:#}")),
+        message: imports::shown(&format!("{error:#}")),
     }
-}
-
-/// A text of the module in a size and form that an error can repeat.
-fn shown(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(1_000)
-        .collect()
 }

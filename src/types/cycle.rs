@@ -66,7 +66,7 @@ pub enum Settlement {
         /// Messages, as reported to counters.
         count: i64,
     },
-    /// The first `count` frames are done, the lease stays (A9).
+    /// The first `count` frames are done, the lease stays (A9) unless `release` says otherwise.
     Partial {
         /// Lease that the pop gave.
         lease: Uuid,
@@ -74,6 +74,8 @@ pub enum Settlement {
         count: i64,
         /// Id of the last settled message, to recognise a repeated request (X9).
         last_transaction_id: Option<String>,
+        /// Ends the lease: the rest of the batch is claimable at once. Hosted folds only.
+        release: bool,
     },
     /// The batch comes again, the lease ends (A15).
     Failed {
