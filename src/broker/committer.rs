@@ -148,9 +148,8 @@ impl Broker {
                 }
             }
             Err(cause) if cycles.len() == 1 => {
-                for reply in replies {
+                if let Some(reply) = replies.into_iter().next() {
                     let _ = reply.send(Err(cause));
-                    return;
                 }
             }
             // The outcome of a broken connection is unknown for each of them: a repetition could

@@ -37,7 +37,7 @@ pub use cycle::CycleError;
 pub use directory::Partition;
 pub use lanes::Lanes;
 pub use lease::Extended;
-pub use pop::{Pop, PopError, PopScope, Popped, PoppedMessage};
+pub use pop::{Pop, PopError, PopScope, Popped, PoppedMessage, start_of};
 pub use push::{PushError, PushItem, PushOutcome, Pushed};
 pub use query::{QueryError, RegisterOutcome};
 pub use queue::{Configure, ConfigureError, ConfigureMode, implicit_options};

@@ -30,7 +30,7 @@ const STORAGE: &str = include_str!("../../migrations/storage_options.sql");
 
 async fn connect(config: &tokio_postgres::Config) -> Result<Client, Error> {
     let (client, connection) = config.connect(NoTls).await?;
-    #[expect(clippy::disallowed_methods, reason = "ends with the client, which outlives no call")]
+    // Ends with the client, which outlives no call.
     tokio::spawn(async move {
         if let Err(cause) = connection.await {
             tracing::debug!(%cause, "migration connection ended");

@@ -189,11 +189,7 @@ mod v0_1_0 {
         pub(super) fn new(linker: &Linker<Call>, component: &Component) -> wasmtime::Result<Self> {
             let pre = linker.instantiate_pre(component)?;
             let exports = generated::FoldIndices::new(&pre)?;
-            Ok(Self {
-                pre,
-                exports,
-                migrate: component.get_export_index(None, "migrate"),
-            })
+            Ok(Self { pre, exports, migrate: component.get_export_index(None, "migrate") })
         }
 
         pub(super) fn migrates(&self) -> bool {
@@ -203,11 +199,7 @@ mod v0_1_0 {
         pub(super) fn instantiate(&self, store: &mut Store<Call>) -> wasmtime::Result<Instance> {
             let raw = self.pre.instantiate(&mut *store)?;
             let fold = self.exports.load(&mut *store, &raw)?;
-            Ok(Instance {
-                fold,
-                raw,
-                migrate: self.migrate,
-            })
+            Ok(Instance { fold, raw, migrate: self.migrate })
         }
     }
 
@@ -244,10 +236,7 @@ mod v0_1_0 {
             ctx: &types::Context,
             rows: &[types::Entry<'_>],
         ) -> Answer<Step, GuestFailure> {
-            lift(
-                self.fold
-                    .call_flush(store, lower_context(ctx), &lower_rows(rows))?,
-            )
+            lift(self.fold.call_flush(store, lower_context(ctx), &lower_rows(rows))?)
         }
 
         pub(super) fn migrate(
@@ -258,12 +247,8 @@ mod v0_1_0 {
         ) -> Answer<Vec<types::Op>, String> {
             type Params<'a> = (&'a str, &'a [wit::Entry<'a>]);
             type Results = (Result<Vec<wit::Op>, String>,);
-            let Some(index) = self.migrate else {
-                wasmtime::bail!("no export `migrate`")
-            };
-            let migrate = self
-                .raw
-                .get_typed_func::<Params<'_>, Results>(&mut *store, index)?;
+            let Some(index) = self.migrate else { wasmtime::bail!("no export `migrate`") };
+            let migrate = self.raw.get_typed_func::<Params<'_>, Results>(&mut *store, index)?;
             let (answer,) = migrate.call(store, (old_module, &lower_rows(rows)))?;
             Ok(answer.map(|ops| ops.into_iter().map(Into::into).collect()))
         }
@@ -290,12 +275,7 @@ mod v0_1_0 {
     }
 
     fn lower_rows<'a>(rows: &[types::Entry<'a>]) -> Vec<wit::Entry<'a>> {
-        rows.iter()
-            .map(|row| wit::Entry {
-                key: row.key,
-                value: row.value,
-            })
-            .collect()
+        rows.iter().map(|row| wit::Entry { key: row.key, value: row.value }).collect()
     }
 
     fn lift(answer: Result<wit::Step, wit::Failure>) -> Answer<Step, GuestFailure> {
@@ -309,11 +289,7 @@ mod v0_1_0 {
 
     impl From<wit::Reads> for types::Reads {
         fn from(reads: wit::Reads) -> Self {
-            Self {
-                keys: reads.keys,
-                prefixes: reads.prefixes,
-                due: reads.due,
-            }
+            Self { keys: reads.keys, prefixes: reads.prefixes, due: reads.due }
         }
     }
 
@@ -336,14 +312,9 @@ mod v0_1_0 {
                 payload: emit.payload,
                 transaction_id: emit.transaction_id,
             };
-            let reject = |reject: wit::Reject| types::Reject {
-                index: reject.index,
-                reason: reject.reason,
-            };
-            let tally = |tally: wit::Tally| types::Tally {
-                cause: tally.cause,
-                count: tally.count,
-            };
+            let reject =
+                |reject: wit::Reject| types::Reject { index: reject.index, reason: reject.reason };
+            let tally = |tally: wit::Tally| types::Tally { cause: tally.cause, count: tally.count };
             Self {
                 ops: outcome.ops.into_iter().map(Into::into).collect(),
                 emits: outcome.emits.into_iter().map(emit).collect(),
@@ -351,13 +322,9 @@ mod v0_1_0 {
                 tallies: outcome.tallies.into_iter().map(tally).collect(),
                 ack: match outcome.ack {
                     wit::Ack::All => types::Ack::All,
-                    wit::Ack::Prefix(wit::Prefix {
-                        count,
-                        retry_after_ms,
-                    }) => types::Ack::Prefix {
-                        count,
-                        retry_after_ms,
-                    },
+                    wit::Ack::Prefix(wit::Prefix { count, retry_after_ms }) => {
+                        types::Ack::Prefix { count, retry_after_ms }
+                    }
                 },
                 watermark: outcome.watermark,
             }

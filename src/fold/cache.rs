@@ -62,9 +62,7 @@ impl Cache {
     pub(super) fn keep(&self, module: Arc<Module>) -> Arc<Module> {
         let memory = &mut *self.memory();
         memory.now += 1;
-        memory
-            .modules
-            .insert(module.hash(), (Arc::clone(&module), memory.now));
+        memory.modules.insert(module.hash(), (Arc::clone(&module), memory.now));
         while memory.modules.len() > self.modules_max {
             let oldest = memory.modules.iter().min_by_key(|(_, (_, stamp))| *stamp);
             let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
@@ -83,11 +81,7 @@ impl Cache {
     /// The one load of a module that is under way, to join or to lead.
     pub(super) fn flight(&self, hash: ModuleHash) -> Flight<'_> {
         let load = Arc::clone(self.flights().entry(hash).or_default());
-        Flight {
-            cache: self,
-            hash,
-            load,
-        }
+        Flight { cache: self, hash, load }
     }
 
     fn flights(&self) -> MutexGuard<'_, HashMap<ModuleHash, Load>> {

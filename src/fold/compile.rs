@@ -55,11 +55,7 @@ pub(super) struct Runner {
 
 impl Runner {
     pub(super) fn new(compiler: Compiler, limits: &Limits) -> Self {
-        Self {
-            compiler,
-            limits: limits.clone(),
-            one_at_a_time: Semaphore::new(1),
-        }
+        Self { compiler, limits: limits.clone(), one_at_a_time: Semaphore::new(1) }
     }
 
     /// Compiles a component into a new file of the directory.
@@ -73,18 +69,12 @@ impl Runner {
             Compiler::Child { program, args } => {
                 let (input, output) = blocking(move || {
                     let mut input = temporary(&dir)?;
-                    input
-                        .write_all(&component)
-                        .map_err(failed("could not write a component"))?;
+                    input.write_all(&component).map_err(failed("could not write a component"))?;
                     Ok((input.into_temp_path(), temporary(&dir)?.into_temp_path()))
                 })
                 .await?;
                 let mut command = Command::new(program);
-                command
-                    .args(args)
-                    .arg(&input)
-                    .arg(&output)
-                    .args(self.child_limits());
+                command.args(args).arg(&input).arg(&output).args(self.child_limits());
                 self.run(command).await.map(|()| output)
             }
         }
@@ -93,12 +83,8 @@ impl Runner {
     /// The limits as arguments, in the order that [`Job::parse`] reads.
     fn child_limits(&self) -> [String; 3] {
         let limits = &self.limits;
-        [
-            limits.compile_cpu_s,
-            limits.compile_memory_bytes,
-            limits.compiled_bytes,
-        ]
-        .map(|limit| limit.to_string())
+        [limits.compile_cpu_s, limits.compile_memory_bytes, limits.compiled_bytes]
+            .map(|limit| limit.to_string())
     }
 
     async fn run(&self, mut command: Command) -> Result<()> {
@@ -115,10 +101,7 @@ impl Runner {
         let patience = Duration::from_millis(self.limits.compile_wall_ms);
         let Ok(end) = tokio::time::timeout(patience, complaint_and_status(&mut child)).await else {
             // Waits for the end as well, so that no zombie is left.
-            child
-                .kill()
-                .await
-                .map_err(failed("could not stop the compiler process"))?;
+            child.kill().await.map_err(failed("could not stop the compiler process"))?;
             let limit = self.limits.compile_wall_ms;
             return Err(ErrorKind::Compile(format!("took longer than {limit} ms")).into());
         };
@@ -136,25 +119,17 @@ impl Runner {
         let limits = &self.limits;
         let complaint = storable(cut(complaint.trim(), limits.text_bytes));
         if status.code() == Some(HOST_FAILED.into()) {
-            return Some(ErrorKind::Runtime(format!(
-                "the compiler process failed: {complaint}"
-            )));
+            return Some(ErrorKind::Runtime(format!("the compiler process failed: {complaint}")));
         }
         let text = match status.signal() {
             Some(libc::SIGXCPU | libc::SIGKILL) => {
-                format!(
-                    "took more than {} seconds of CPU time",
-                    limits.compile_cpu_s
-                )
+                format!("took more than {} seconds of CPU time", limits.compile_cpu_s)
             }
             Some(libc::SIGXFSZ) => {
                 format!("gives more than {} bytes of code", limits.compiled_bytes)
             }
             Some(_) if complaint.contains("memory allocation of") => {
-                format!(
-                    "needs more than {} bytes of memory",
-                    limits.compile_memory_bytes
-                )
+                format!("needs more than {} bytes of memory", limits.compile_memory_bytes)
             }
             Some(signal) => format!("the compiler crashed with signal {signal}: {complaint}"),
             None => complaint,
@@ -167,15 +142,9 @@ async fn complaint_and_status(child: &mut Child) -> io::Result<(String, ExitStat
     let mut complaint = Vec::new();
     if let Some(stderr) = child.stderr.take() {
         // What goes beyond meets a closed pipe.
-        stderr
-            .take(COMPLAINT_BYTES)
-            .read_to_end(&mut complaint)
-            .await?;
+        stderr.take(COMPLAINT_BYTES).read_to_end(&mut complaint).await?;
     }
-    Ok((
-        String::from_utf8_lossy(&complaint).into_owned(),
-        child.wait().await?,
-    ))
+    Ok((String::from_utf8_lossy(&complaint).into_owned(), child.wait().await?))
 }
 
 fn compile_here(component: Vec<u8>, dir: &Path, limits: Limits) -> Result<TempPath> {
@@ -191,24 +160,16 @@ fn precompile(component: &[u8], limits: &Limits) -> Result<Vec<u8>, String> {
     let mut config = settings(limits);
     config.parallel_compilation(cores() >= CORES_FOR_PARALLEL);
     let engine = wasmtime::Engine::new(&config).map_err(|error| format!("{error:#}"))?;
-    engine
-        .precompile_component(component)
-        .map_err(|error| format!("{error:#}"))
+    engine.precompile_component(component).map_err(|error| format!("{error:#}"))
 }
 
 /// Runs a compile on a thread of its own. A panic of the compiler becomes an error.
 fn on_large_stack<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<Result<T, String>> {
-    let thread = thread::Builder::new()
-        .name("fold-compile".to_owned())
-        .stack_size(STACK_BYTES);
-    let thread = thread
-        .spawn(work)
-        .map_err(failed("could not start a compiling thread"))?;
-    Ok(thread
-        .join()
-        .unwrap_or_else(|_| Err("the compiler panicked".to_owned())))
+    let thread = thread::Builder::new().name("fold-compile".to_owned()).stack_size(STACK_BYTES);
+    let thread = thread.spawn(work).map_err(failed("could not start a compiling thread"))?;
+    Ok(thread.join().unwrap_or_else(|_| Err("the compiler panicked".to_owned())))
 }
 
 fn cores() -> usize {
@@ -224,10 +185,7 @@ pub fn child_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(()) => return ExitCode::SUCCESS,
             Err(failure) => failure,
         },
-        None => (
-            HOST_FAILED,
-            "expected INPUT OUTPUT CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES".into(),
-        ),
+        None => (HOST_FAILED, "expected INPUT OUTPUT CPU_SECONDS MEMORY_BYTES OUTPUT_BYTES".into()),
     };
     // Nobody reads it if the server is gone.
     drop(writeln!(io::stderr(), "{complaint}"));
@@ -248,20 +206,13 @@ impl Job {
         let (input, output) = (args.next()?, args.next()?);
         let mut number = || args.next()?.to_str()?.parse().ok();
         let [cpu_s, memory_bytes, output_bytes] = [number()?, number()?, number()?];
-        Some(Self {
-            input,
-            output,
-            cpu_s,
-            memory_bytes,
-            output_bytes,
-        })
+        Some(Self { input, output, cpu_s, memory_bytes, output_bytes })
     }
 
     fn run(self) -> Result<(), (u8, String)> {
         let host =
             |what: &str, error: &dyn std::fmt::Display| (HOST_FAILED, format!("{what}: {error}"));
-        self.limit_process()
-            .map_err(|error| host("limits", &error))?;
+        self.limit_process().map_err(|error| host("limits", &error))?;
         let component = fs::read(&self.input).map_err(|error| host("input", &error))?;
         let code = on_large_stack(move || precompile(&component, &Limits::default()))
             .map_err(|error| host("thread", &error))?
@@ -272,11 +223,7 @@ impl Job {
     /// The hard limit of CPU time is a little above the soft one, whose signal says what happened.
     fn limit_process(&self) -> nix::Result<()> {
         setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-        setrlimit(
-            Resource::RLIMIT_CPU,
-            self.cpu_s,
-            self.cpu_s.saturating_add(1),
-        )?;
+        setrlimit(Resource::RLIMIT_CPU, self.cpu_s, self.cpu_s.saturating_add(1))?;
         setrlimit(Resource::RLIMIT_FSIZE, self.output_bytes, self.output_bytes)?;
         setrlimit(Resource::RLIMIT_AS, self.memory_bytes, self.memory_bytes)
     }

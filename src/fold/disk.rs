@@ -44,33 +44,17 @@ impl Disk {
     /// Makes the directory, or takes it over.
     pub(super) fn new(dir: PathBuf, engine: &wasmtime::Engine, limits: &Limits) -> Result<Self> {
         let what = format!("could not make the cache directory {}", dir.display());
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .map_err(failed(what))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed(what))?;
         remove_abandoned(&dir);
         let bytes_max = limits.disk_cache_bytes;
-        Ok(Self {
-            dir: dir.into(),
-            key: key(engine),
-            bytes_max,
-        })
+        Ok(Self { dir: dir.into(), key: key(engine), bytes_max })
     }
 
     /// Where a module lies.
     pub(super) fn place(&self, hash: ModuleHash) -> Place {
-        let Self {
-            dir,
-            key,
-            bytes_max,
-        } = self;
+        let Self { dir, key, bytes_max } = self;
         let code = dir.join(format!("{hash}.{key}.cwasm"));
-        Place {
-            code,
-            dir: Arc::clone(dir),
-            bytes_max: *bytes_max,
-        }
+        Place { code, dir: Arc::clone(dir), bytes_max: *bytes_max }
     }
 }
 
@@ -100,10 +84,7 @@ impl Place {
             remove(&self.code);
             return Ok(None);
         }
-        #[expect(
-            unsafe_code,
-            reason = "mapping compiled code is unsafe by nature; see SAFETY"
-        )]
+        #[expect(unsafe_code, reason = "mapping compiled code is unsafe by nature; see SAFETY")]
         // SAFETY: the file was written whole by this server into a directory that nobody else may
         // write to, under a name that says for which runtime; its digest has just been compared;
         // files are replaced by rename, never changed.
@@ -121,14 +102,9 @@ impl Place {
         let mut file = temporary(&self.dir)?;
         file.write_all(digest.as_bytes()).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
-        file.persist(digest_beside(&self.code))
-            .map_err(|error| failed(error.error))?;
-        File::open(&compiled)
-            .and_then(|file| file.sync_all())
-            .map_err(failed)?;
-        compiled
-            .persist(&self.code)
-            .map_err(|error| failed(error.error))?;
+        file.persist(digest_beside(&self.code)).map_err(|error| failed(error.error))?;
+        File::open(&compiled).and_then(|file| file.sync_all()).map_err(failed)?;
+        compiled.persist(&self.code).map_err(|error| failed(error.error))?;
         self.make_room();
         Ok(())
     }
@@ -139,11 +115,7 @@ impl Place {
         files.retain(|file| file.path != self.code);
         files.sort_by_key(|file| file.modified);
         let own = fs::metadata(&self.code).map_or(0, |meta| meta.len());
-        let mut bytes = files
-            .iter()
-            .map(|file| file.bytes)
-            .sum::<u64>()
-            .saturating_add(own);
+        let mut bytes = files.iter().map(|file| file.bytes).sum::<u64>().saturating_add(own);
         for file in files {
             if bytes <= self.bytes_max {
                 break;
@@ -182,16 +154,9 @@ fn compiled_files(dir: &Path) -> Vec<CompiledFile> {
     };
     let compiled = |entry: io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
-        let meta = path
-            .extension()
-            .is_some_and(|it| it == "cwasm")
-            .then(|| fs::metadata(&path));
+        let meta = path.extension().is_some_and(|it| it == "cwasm").then(|| fs::metadata(&path));
         let meta = meta?.ok()?;
-        Some(CompiledFile {
-            bytes: meta.len(),
-            modified: meta.modified().ok()?,
-            path,
-        })
+        Some(CompiledFile { bytes: meta.len(), modified: meta.modified().ok()?, path })
     };
     entries.filter_map(compiled).collect()
 }
@@ -199,10 +164,7 @@ fn compiled_files(dir: &Path) -> Vec<CompiledFile> {
 /// A file of this layer that is not yet complete.
 pub(super) fn temporary(dir: &Path) -> Result<NamedTempFile> {
     let what = format!("could not write to the cache directory {}", dir.display());
-    tempfile::Builder::new()
-        .prefix(TEMPORARY)
-        .tempfile_in(dir)
-        .map_err(failed(what))
+    tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir).map_err(failed(what))
 }
 
 /// Removes temporary files that a process left when it was killed, unless they may still be in use.
@@ -240,10 +202,7 @@ fn key(engine: &wasmtime::Engine) -> String {
     impl Hasher for Digester {
         fn finish(&self) -> u64 {
             let digest = self.0.clone().finalize();
-            digest
-                .iter()
-                .take(8)
-                .fold(0, |all, byte| (all << 8) | u64::from(*byte))
+            digest.iter().take(8).fold(0, |all, byte| (all << 8) | u64::from(*byte))
         }
         fn write(&mut self, bytes: &[u8]) {
             self.0.update(bytes);

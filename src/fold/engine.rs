@@ -71,9 +71,7 @@ struct Inner {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
+        f.debug_struct("Engine").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
 
@@ -83,15 +81,8 @@ impl Engine {
     /// Fails if the address space of the instances can't be reserved or the cache directory can't
     /// be made.
     pub fn new(config: Config) -> Result<Self> {
-        let Config {
-            cache_dir,
-            compiler,
-            limits,
-            calls_at_once,
-        } = config;
-        let slots = calls_at_once
-            .max(1)
-            .saturating_mul(limits.slots_per_call.max(1));
+        let Config { cache_dir, compiler, limits, calls_at_once } = config;
+        let slots = calls_at_once.max(1).saturating_mul(limits.slots_per_call.max(1));
         let wasm = pooled(&limits, slots)?;
         let linker = bindings::linker(&wasm).map_err(runtime)?;
         start_ticker(&wasm)?;
@@ -99,18 +90,8 @@ impl Engine {
         let compiler = compile::Runner::new(compiler, &limits);
         let slots = Slots::new(slots);
         let counters = Counters::default();
-        let shared = Arc::new(Shared {
-            wasm,
-            linker,
-            limits,
-            slots,
-            counters,
-        });
-        Ok(Self(Arc::new(Inner {
-            shared,
-            cache,
-            compiler,
-        })))
+        let shared = Arc::new(Shared { wasm, linker, limits, slots, counters });
+        Ok(Self(Arc::new(Inner { shared, cache, compiler })))
     }
 
     /// The bounds that this engine was made with.
@@ -164,10 +145,7 @@ impl Engine {
     /// The state of the engine.
     pub fn stats(&self) -> Stats {
         let modules_in_memory = self.0.cache.len() as u64;
-        Stats {
-            modules_in_memory,
-            ..self.0.shared.stats()
-        }
+        Stats { modules_in_memory, ..self.0.shared.stats() }
     }
 
     async fn load_alone<F, Fut, E>(&self, hash: ModuleHash, source: F) -> Result<Arc<Module>>
@@ -189,29 +167,19 @@ impl Engine {
             }
             Err(error) => return Err(error),
         }
-        let bytes = source()
-            .await
-            .map_err(|error| ErrorKind::Source(error.into()))?;
+        let bytes = source().await.map_err(|error| ErrorKind::Source(error.into()))?;
         let limits = self.limits().clone();
         let component = blocking(move || {
             let found = ModuleHash::of(&bytes);
             if found != hash {
-                return Err(ErrorKind::Corrupt {
-                    expected: hash,
-                    found,
-                }
-                .into());
+                return Err(ErrorKind::Corrupt { expected: hash, found }.into());
             }
             Ok(upload::check(&bytes, &limits)?.into_component())
         })
         .await?;
         let place = self.0.cache.place(hash);
         let compiled = self.0.compiler.compile(component, place.dir()).await;
-        let counter = if compiled.is_ok() {
-            &counters.compiles
-        } else {
-            &counters.compiles_failed
-        };
+        let counter = if compiled.is_ok() { &counters.compiles } else { &counters.compiles_failed };
         Counters::add(counter);
         let compiled = compiled?;
         blocking(move || place.store(compiled)).await?;
@@ -284,12 +252,8 @@ fn start_ticker(engine: &wasmtime::Engine) -> Result<()> {
             thread::sleep(Duration::from_millis(TICK_MS));
         }
     };
-    let thread = thread::Builder::new()
-        .name("fold-ticker".to_owned())
-        .spawn(tick);
-    thread
-        .map(drop)
-        .map_err(io("could not start the thread of deadlines"))
+    let thread = thread::Builder::new().name("fold-ticker".to_owned()).spawn(tick);
+    thread.map(drop).map_err(io("could not start the thread of deadlines"))
 }
 
 /// Runs CPU or file work off the request threads.

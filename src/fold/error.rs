@@ -198,14 +198,8 @@ impl ErrorKind {
             Self::ResultTooLarge { .. } => "result_too_large",
             Self::BadResult(_) => "bad_result",
             Self::BadOutcome(_) => "bad_outcome",
-            Self::Failure {
-                failure: Failure::Retry,
-                ..
-            } => "failure_retry",
-            Self::Failure {
-                failure: Failure::Halt,
-                ..
-            } => "failure_halt",
+            Self::Failure { failure: Failure::Retry, .. } => "failure_retry",
+            Self::Failure { failure: Failure::Halt, .. } => "failure_halt",
             Self::Params(_) => "params",
             Self::TooManyRounds { .. } => "too_many_rounds",
             Self::TooManyRows { .. } => "too_many_rows",
@@ -333,10 +327,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", self.kind())
-            .field("usage", self.usage())
-            .finish()
+        f.debug_struct("Error").field("kind", self.kind()).field("usage", self.usage()).finish()
     }
 }
 

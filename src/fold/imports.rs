@@ -58,9 +58,7 @@ pub(super) fn check_component(survey: &Survey<'_>) -> Result<&'static str, Uploa
         if import == "log" {
             continue;
         }
-        let types = import
-            .strip_prefix("foldmq:fold/")
-            .and_then(|rest| rest.split_once('@'));
+        let types = import.strip_prefix("foldmq:fold/").and_then(|rest| rest.split_once('@'));
         let hint = match types {
             Some((interface, version)) => {
                 abi = supported_abi(version)?;
@@ -86,14 +84,9 @@ pub(super) fn check_component(survey: &Survey<'_>) -> Result<&'static str, Uploa
 
 /// The version of the interface, if the server speaks it.
 pub(super) fn supported_abi(found: &str) -> Result<&'static str, UploadError> {
-    SUPPORTED_ABI
-        .iter()
-        .find(|supported| **supported == found)
-        .copied()
-        .ok_or_else(|| UploadError::AbiVersion {
-            found: found.to_owned(),
-            supported: SUPPORTED_ABI.join(", "),
-        })
+    SUPPORTED_ABI.iter().find(|supported| **supported == found).copied().ok_or_else(|| {
+        UploadError::AbiVersion { found: found.to_owned(), supported: SUPPORTED_ABI.join(", ") }
+    })
 }
 
 /// The newest version of the interface.
@@ -103,8 +96,5 @@ pub(super) fn newest_abi() -> &'static str {
 
 /// A text of the module in a size and form that an error can repeat.
 pub(super) fn shown(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(1_000)
-        .collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1_000).collect()
 }

@@ -37,9 +37,7 @@ pub struct Module {
 
 impl fmt::Debug for Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module")
-            .field("hash", &self.hash)
-            .finish_non_exhaustive()
+        f.debug_struct("Module").field("hash", &self.hash).finish_non_exhaustive()
     }
 }
 
@@ -50,16 +48,9 @@ impl Module {
         component: &Component,
         shared: Arc<Shared>,
     ) -> Result<Self> {
-        let guest =
-            Guest::new(&shared.linker, component).map_err(|error| UploadError::Mismatch {
-                message: format!("{error:#}"),
-            })?;
-        Ok(Self {
-            hash,
-            guest,
-            shared,
-            manifests: Mutex::default(),
-        })
+        let guest = Guest::new(&shared.linker, component)
+            .map_err(|error| UploadError::Mismatch { message: format!("{error:#}") })?;
+        Ok(Self { hash, guest, shared, manifests: Mutex::default() })
     }
 
     /// The hash of the bytes that were uploaded.
@@ -77,12 +68,8 @@ impl Module {
     /// Asks the guest once for each params document and remembers the answer, which is a function
     /// of the params alone. [`ErrorKind::Params`] if the guest refuses them.
     pub fn describe(&self, params: &str) -> Result<Arc<Manifest>> {
-        let known = self
-            .manifests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(params)
-            .cloned();
+        let known =
+            self.manifests.lock().unwrap_or_else(PoisonError::into_inner).get(params).cloned();
         if let Some(manifest) = known {
             return Ok(manifest);
         }
@@ -100,10 +87,7 @@ impl Module {
             return Err(run.fail(ErrorKind::BadOutcome(violation)));
         }
         let manifest = Arc::new(manifest);
-        let mut known = self
-            .manifests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MANIFESTS_MAX {
             known.pop_first();
         }
@@ -117,11 +101,7 @@ impl Module {
         let manifest = self.describe(&ctx.params)?;
         let mut run = Run::new(&self.guest, &self.shared)?;
         let answer = run.call(|guest, store| guest.start(store, ctx, batch));
-        let task = Task {
-            manifest,
-            batch_len: batch.len(),
-            watermark: ctx.watermark,
-        };
+        let task = Task { manifest, batch_len: batch.len(), watermark: ctx.watermark };
         Suspended { run, task }.step(answer)
     }
 
@@ -131,11 +111,7 @@ impl Module {
         let manifest = self.describe(&ctx.params)?;
         let mut run = Run::new(&self.guest, &self.shared)?;
         let answer = run.call(|guest, store| guest.flush(store, ctx, rows));
-        let task = Task {
-            manifest,
-            batch_len: 0,
-            watermark: ctx.watermark,
-        };
+        let task = Task { manifest, batch_len: 0, watermark: ctx.watermark };
         Suspended { run, task }.step(answer)
     }
 
@@ -144,10 +120,7 @@ impl Module {
     /// [`UploadError::MissingExport`] where the module does not [migrate](Self::migrates).
     pub fn migrate(&self, old_module: &ModuleHash, rows: &[Entry<'_>]) -> Result<Vec<Op>> {
         if !self.migrates() {
-            return Err(UploadError::MissingExport {
-                name: "migrate".to_owned(),
-            }
-            .into());
+            return Err(UploadError::MissingExport { name: "migrate".to_owned() }.into());
         }
         let old_module = old_module.to_string();
         let mut run = Run::new(&self.guest, &self.shared)?;
@@ -156,10 +129,7 @@ impl Module {
             Ok(Ok(ops)) => ops,
             Ok(Err(text)) => {
                 let text = run.text(&text);
-                return Err(run.fail(ErrorKind::Failure {
-                    failure: Failure::Halt,
-                    text,
-                }));
+                return Err(run.fail(ErrorKind::Failure { failure: Failure::Halt, text }));
             }
             Err(kind) => return Err(run.fail(kind)),
         };
@@ -195,9 +165,7 @@ struct Task {
 
 impl fmt::Debug for Suspended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Suspended")
-            .field("usage", &self.run.usage())
-            .finish_non_exhaustive()
+        f.debug_struct("Suspended").field("usage", &self.run.usage()).finish_non_exhaustive()
     }
 }
 
@@ -238,11 +206,7 @@ impl Suspended {
                 match outcome.check(&rules) {
                     Ok(()) => {
                         let (logs, usage) = self.run.end();
-                        Ok(Progress::Done(Finished {
-                            outcome,
-                            logs,
-                            usage,
-                        }))
+                        Ok(Progress::Done(Finished { outcome, logs, usage }))
                     }
                     Err(violation) => Err(self.run.fail(ErrorKind::BadOutcome(violation))),
                 }

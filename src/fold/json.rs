@@ -92,14 +92,9 @@ fn check_number(text: &str, at: usize) -> Result<usize, String> {
     let of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
     let number = rest.split(|c| !of_number(c)).next().unwrap_or_default();
     let exponent = number.split(['e', 'E']).nth(1).unwrap_or("0");
-    let reach = exponent
-        .trim_start_matches(['-', '+'])
-        .parse::<usize>()
-        .unwrap_or(usize::MAX);
+    let reach = exponent.trim_start_matches(['-', '+']).parse::<usize>().unwrap_or(usize::MAX);
     if number.len() > NUMBER_REACH || reach > NUMBER_REACH {
-        return Err(format!(
-            "holds a number beyond {NUMBER_REACH} digits at byte {at}"
-        ));
+        return Err(format!("holds a number beyond {NUMBER_REACH} digits at byte {at}"));
     }
     Ok(at.saturating_add(number.len()))
 }

@@ -181,12 +181,7 @@ impl Limiter {
             return Ok(true);
         }
         let [current, asked, limit] = [current, desired, limit].map(|n| n as u64);
-        self.stopped = Some(ErrorKind::Memory {
-            what,
-            current,
-            asked,
-            limit,
-        });
+        self.stopped = Some(ErrorKind::Memory { what, current, asked, limit });
         wasmtime::bail!("{what} limit")
     }
 
@@ -224,11 +219,7 @@ impl ResourceLimiter for Limiter {
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        self.growing(
-            "table elements",
-            [current, desired, self.table_elements],
-            maximum,
-        )
+        self.growing("table elements", [current, desired, self.table_elements], maximum)
     }
 
     fn table_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
@@ -263,10 +254,7 @@ impl LogBook {
             self.panic = Some(storable(kept));
         }
         let lost = if self.logs.lines.len() < self.lines_max {
-            self.logs.lines.push(LogLine {
-                level,
-                text: storable(kept),
-            });
+            self.logs.lines.push(LogLine { level, text: storable(kept) });
             text.len().saturating_sub(kept.len())
         } else {
             self.logs.dropped_lines = self.logs.dropped_lines.saturating_add(1);
@@ -287,8 +275,7 @@ impl LogBook {
 
 /// The longest prefix of at most `bytes_max` bytes that ends between characters.
 pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
-    text.get(..text.floor_char_boundary(bytes_max))
-        .unwrap_or(text)
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
 
 /// A text without U+0000, which PostgreSQL can't keep.

@@ -38,8 +38,7 @@ struct Index(Option<usize>);
 
 impl fmt::Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .map_or(Ok(()), |index| write!(f, " (element {index})"))
+        self.0.map_or(Ok(()), |index| write!(f, " (element {index})"))
     }
 }
 
@@ -93,10 +92,8 @@ impl Reads {
     pub(super) fn check(&mut self, limits: &Limits) -> Result<(), Violation> {
         let asked = self.keys.len().saturating_add(self.prefixes.len());
         count("need.keys and need.prefixes", asked, limits.rows)?;
-        for (field, keys) in [
-            ("need.keys", &mut self.keys),
-            ("need.prefixes", &mut self.prefixes),
-        ] {
+        for (field, keys) in [("need.keys", &mut self.keys), ("need.prefixes", &mut self.prefixes)]
+        {
             for (index, key) in keys.iter().enumerate() {
                 check_key(field, key, limits).map_err(at(index))?;
             }
@@ -140,12 +137,7 @@ fn check_op(op: &Op, limits: &Limits) -> Result<(), Violation> {
     }
     match op {
         Op::Upsert { value, .. } => {
-            bounded(
-                "ops.value",
-                "too many bytes",
-                value.len(),
-                limits.value_bytes,
-            )?;
+            bounded("ops.value", "too many bytes", value.len(), limits.value_bytes)?;
             json::check(value, limits.json_depth, Kept::AsJsonb)
                 .map_err(|problem| violation("ops.value", problem))
         }
@@ -161,24 +153,14 @@ fn check_emit(emit: &Emit, rules: &Rules<'_>) -> Result<(), Violation> {
         return Err(violation("emits.queue", problem));
     }
     check_name("emits.partition", &emit.partition, limits)?;
-    bounded(
-        "emits.payload",
-        "too many bytes",
-        emit.payload.len(),
-        limits.payload_bytes,
-    )?;
+    bounded("emits.payload", "too many bytes", emit.payload.len(), limits.payload_bytes)?;
     json::check(&emit.payload, limits.json_depth, Kept::AsText)
         .map_err(|problem| violation("emits.payload", problem))?;
     let Some(id) = &emit.transaction_id else {
         return Ok(());
     };
     let field = "emits.transaction-id";
-    bounded(
-        field,
-        "too many bytes",
-        id.len(),
-        limits.transaction_id_bytes,
-    )?;
+    bounded(field, "too many bytes", id.len(), limits.transaction_id_bytes)?;
     no_controls(field, id)
 }
 
@@ -187,12 +169,7 @@ fn check_ack(ack: Ack, batch_len: usize) -> Result<usize, Violation> {
         return Ok(batch_len);
     };
     let count = to_usize(count);
-    bounded(
-        "ack.prefix.count",
-        "more than the batch holds",
-        count,
-        batch_len,
-    )?;
+    bounded("ack.prefix.count", "more than the batch holds", count, batch_len)?;
     Ok(count)
 }
 
@@ -202,10 +179,7 @@ fn check_rejects(rejects: &mut [Reject], acked: usize, rules: &Rules<'_>) -> Res
     for (index, reject) in rejects.iter_mut().enumerate() {
         let message = to_usize(reject.index);
         let problem = if message >= rules.batch_len {
-            format!(
-                "message {message} is outside the batch of {}",
-                rules.batch_len
-            )
+            format!("message {message} is outside the batch of {}", rules.batch_len)
         } else if message >= acked {
             format!("message {message} is outside the acked prefix of {acked}")
         } else if !seen.insert(message) {
@@ -244,20 +218,15 @@ fn check_name(field: &'static str, name: &str, limits: &Limits) -> Result<(), Vi
 }
 
 fn not_empty(field: &'static str, text: &str) -> Result<(), Violation> {
-    if text.is_empty() {
-        Err(violation(field, "is empty".to_owned()))
-    } else {
-        Ok(())
-    }
+    if text.is_empty() { Err(violation(field, "is empty".to_owned())) } else { Ok(()) }
 }
 
 fn no_controls(field: &'static str, text: &str) -> Result<(), Violation> {
     match text.chars().find(|c| *c < ' ') {
         None => Ok(()),
-        Some(c) => Err(violation(
-            field,
-            format!("holds the control character U+{:04X}", u32::from(c)),
-        )),
+        Some(c) => {
+            Err(violation(field, format!("holds the control character U+{:04X}", u32::from(c))))
+        }
     }
 }
 
@@ -275,28 +244,15 @@ fn bounded(
         return Ok(());
     }
     let [asked, limit] = [asked, limit].map(|n| Some(n as u64));
-    Err(Violation {
-        asked,
-        limit,
-        ..violation(field, problem.to_owned())
-    })
+    Err(Violation { asked, limit, ..violation(field, problem.to_owned()) })
 }
 
 fn violation(field: &'static str, problem: String) -> Violation {
-    Violation {
-        field,
-        index: None,
-        problem,
-        asked: None,
-        limit: None,
-    }
+    Violation { field, index: None, problem, asked: None, limit: None }
 }
 
 fn at(index: usize) -> impl FnOnce(Violation) -> Violation {
-    move |violation| Violation {
-        index: Some(index),
-        ..violation
-    }
+    move |violation| Violation { index: Some(index), ..violation }
 }
 
 fn to_usize(n: u32) -> usize {

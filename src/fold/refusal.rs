@@ -85,9 +85,7 @@ struct Whose<'a>(&'a Option<String>);
 
 impl fmt::Display for Whose<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .as_ref()
-            .map_or(Ok(()), |name| write!(f, " of {name}"))
+        self.0.as_ref().map_or(Ok(()), |name| write!(f, " of {name}"))
     }
 }
 
@@ -110,9 +108,6 @@ impl UploadError {
     /// Whether the bytes are no readable WebAssembly at all; otherwise they are readable and
     /// refused.
     pub const fn is_unreadable(&self) -> bool {
-        matches!(
-            self,
-            Self::Empty | Self::NotWasm { .. } | Self::Truncated { .. }
-        )
+        matches!(self, Self::Empty | Self::NotWasm { .. } | Self::Truncated { .. })
     }
 }

@@ -41,10 +41,7 @@ impl Run {
     pub(super) fn new(guest: &Guest, shared: &Arc<Shared>) -> Result<Self> {
         let slot = Slot::take(shared)?;
         let limits = &shared.limits;
-        let call = Call {
-            logs: LogBook::new(limits),
-            limiter: Limiter::new(limits),
-        };
+        let call = Call { logs: LogBook::new(limits), limiter: Limiter::new(limits) };
         let mut store = Store::new(&shared.wasm, call);
         store.limiter(|call| &mut call.limiter);
         store.set_hostcall_fuel(limits.result_bytes);
@@ -52,13 +49,7 @@ impl Run {
         Counters::add(&shared.counters.instantiated);
         let mut usage = Usage::default();
         match Meter::measure(&mut usage, || guest.instantiate(&mut store)) {
-            Ok(instance) => Ok(Self {
-                store,
-                instance,
-                usage,
-                slot,
-                shared: Arc::clone(shared),
-            }),
+            Ok(instance) => Ok(Self { store, instance, usage, slot, shared: Arc::clone(shared) }),
             Err(error) => {
                 let unknown = |text| ErrorKind::Runtime(format!("instantiate: {text}"));
                 let kind = explain(&error, store.data_mut(), &slot, limits, unknown);
@@ -91,13 +82,7 @@ impl Run {
         Meter::measure(&mut self.usage, || call(instance, store)).map_err(|error| {
             // What is no trap by now is a value that could not be read out of the guest.
             let unknown = ErrorKind::BadResult;
-            explain(
-                &error,
-                self.store.data_mut(),
-                &self.slot,
-                &self.shared.limits,
-                unknown,
-            )
+            explain(&error, self.store.data_mut(), &self.slot, &self.shared.limits, unknown)
         })
     }
 
@@ -108,13 +93,7 @@ impl Run {
 
     /// Ends with an error.
     pub(super) fn fail(self, kind: ErrorKind) -> Error {
-        let Self {
-            store,
-            usage,
-            shared,
-            slot,
-            ..
-        } = self;
+        let Self { store, usage, shared, slot, .. } = self;
         let error = trace(kind, store, usage, &shared);
         drop(slot);
         error
@@ -128,9 +107,7 @@ impl Run {
 
     /// Ends well.
     pub(super) fn end(self) -> (Logs, Usage) {
-        let Self {
-            store, usage, slot, ..
-        } = self;
+        let Self { store, usage, slot, .. } = self;
         let trace = take_trace(store, usage);
         drop(slot);
         trace
@@ -141,13 +118,7 @@ impl Run {
 fn take_trace(store: Store<Call>, usage: Usage) -> (Logs, Usage) {
     let Call { logs, limiter } = store.into_data();
     let peak_memory_bytes = limiter.peak_memory_bytes() as u64;
-    (
-        logs.into_logs(),
-        Usage {
-            peak_memory_bytes,
-            ..usage
-        },
-    )
+    (logs.into_logs(), Usage { peak_memory_bytes, ..usage })
 }
 
 fn trace(kind: ErrorKind, store: Store<Call>, usage: Usage, shared: &Shared) -> Error {
@@ -179,14 +150,8 @@ fn explain(
         return slot.busy();
     }
     // The runtime keeps the type of this error to itself.
-    if error
-        .root_cause()
-        .to_string()
-        .contains("fuel allocated for hostcalls")
-    {
-        return ErrorKind::ResultTooLarge {
-            limit: limits.result_bytes as u64,
-        };
+    if error.root_cause().to_string().contains("fuel allocated for hostcalls") {
+        return ErrorKind::ResultTooLarge { limit: limits.result_bytes as u64 };
     }
     let text = |text: &str| storable(cut(text, limits.text_bytes));
     let Some(trap) = error.downcast_ref::<Trap>() else {
@@ -194,9 +159,7 @@ fn explain(
     };
     let kind = match trap {
         Trap::Interrupt => {
-            return ErrorKind::Deadline {
-                limit_ms: limits.deadline_ms,
-            };
+            return ErrorKind::Deadline { limit_ms: limits.deadline_ms };
         }
         Trap::StringOutOfBounds
         | Trap::ListOutOfBounds
@@ -214,26 +177,15 @@ fn explain(
         }
         _ => TrapKind::Other,
     };
-    let message = call
-        .logs
-        .panic()
-        .map_or_else(|| trap.to_string(), str::to_owned);
-    ErrorKind::Trap {
-        kind,
-        message: text(&message),
-        backtrace: backtrace(error),
-    }
+    let message = call.logs.panic().map_or_else(|| trap.to_string(), str::to_owned);
+    ErrorKind::Trap { kind, message: text(&message), backtrace: backtrace(error) }
 }
 
 /// The causes of an error in words, without the backtrace that the runtime puts on top.
 fn root(error: &wasmtime::Error) -> String {
     let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
-    let told = causes
-        .iter()
-        .filter(|cause| !cause.starts_with("error while executing"));
-    told.map(|cause| cause.trim())
-        .collect::<Vec<_>>()
-        .join(": ")
+    let told = causes.iter().filter(|cause| !cause.starts_with("error while executing"));
+    told.map(|cause| cause.trim()).collect::<Vec<_>>().join(": ")
 }
 
 fn backtrace(error: &wasmtime::Error) -> Vec<String> {
@@ -244,12 +196,7 @@ fn backtrace(error: &wasmtime::Error) -> Vec<String> {
         Some(name) => storable(cut(without_hash(name), FUNCTION_NAME_BYTES)),
         None => format!("function {}", frame.func_index()),
     };
-    backtrace
-        .frames()
-        .iter()
-        .take(FRAMES_MAX)
-        .map(name)
-        .collect()
+    backtrace.frames().iter().take(FRAMES_MAX).map(name).collect()
 }
 
 /// A Rust function's name without the `::h0123456789abcdef` behind it, which changes with every
@@ -271,16 +218,10 @@ struct Meter {
 
 impl Meter {
     fn measure<T>(usage: &mut Usage, work: impl FnOnce() -> T) -> T {
-        let start = Self {
-            wall: Instant::now(),
-            cpu_us: thread_cpu_us(),
-        };
+        let start = Self { wall: Instant::now(), cpu_us: thread_cpu_us() };
         let result = work();
         let wall_us = u64::try_from(start.wall.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let cpu_us = start
-            .cpu_us
-            .zip(thread_cpu_us())
-            .map(|(before, now)| now - before);
+        let cpu_us = start.cpu_us.zip(thread_cpu_us()).map(|(before, now)| now - before);
         usage.wall_us += wall_us;
         usage.cpu_us += cpu_us.unwrap_or(wall_us);
         result
@@ -290,10 +231,9 @@ impl Meter {
 /// CPU time of this thread in microseconds, where the system can tell.
 #[cfg(target_os = "linux")]
 fn thread_cpu_us() -> Option<u64> {
-    use nix::sys::resource::{UsageWho, getrusage};
-    let used = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
-    let us = |time: nix::sys::time::TimeVal| time.tv_sec() * 1_000_000 + time.tv_usec();
-    u64::try_from(us(used.user_time()) + us(used.system_time())).ok()
+    use nix::time::{ClockId, clock_gettime};
+    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok()?;
+    u64::try_from(used.tv_sec() * 1_000_000 + used.tv_nsec() / 1_000).ok()
 }
 
 #[cfg(not(target_os = "linux"))]

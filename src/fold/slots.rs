@@ -110,11 +110,7 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(total: usize) -> Self {
-        Self {
-            total,
-            free: Mutex::new(total),
-            freed: Condvar::new(),
-        }
+        Self { total, free: Mutex::new(total), freed: Condvar::new() }
     }
 
     fn taken(&self) -> usize {
@@ -126,11 +122,7 @@ impl Slots {
     }
 
     fn busy(&self) -> Error {
-        ErrorKind::Busy {
-            slots: self.total,
-            setting: SLOTS_SETTING,
-        }
-        .into()
+        ErrorKind::Busy { slots: self.total, setting: SLOTS_SETTING }.into()
     }
 }
 
@@ -159,10 +151,7 @@ impl Slot {
 
     /// The error for a pool that is exhausted although this slot was free.
     pub(super) fn busy(&self) -> ErrorKind {
-        ErrorKind::Busy {
-            slots: self.0.slots.total,
-            setting: SLOTS_SETTING,
-        }
+        ErrorKind::Busy { slots: self.0.slots.total, setting: SLOTS_SETTING }
     }
 }
 

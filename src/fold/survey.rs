@@ -86,8 +86,7 @@ impl<'a> Survey<'a> {
                 bounded("exports", section.count().into(), limits.exports)?;
                 if self.depth == 0 {
                     let names: Result<Vec<Export<'a>>, _> = section.into_iter().collect();
-                    self.exports
-                        .extend(names.map_err(invalid)?.iter().map(|export| export.name));
+                    self.exports.extend(names.map_err(invalid)?.iter().map(|export| export.name));
                 }
             }
             Payload::ComponentImportSection(section) => {
@@ -159,11 +158,7 @@ impl<'a> Survey<'a> {
     fn table(&mut self, initial: u64, limits: &Limits) -> Result<(), UploadError> {
         self.tables += 1;
         bounded("tables", self.tables, limits.tables)?;
-        bounded(
-            "table elements at the start",
-            initial,
-            limits.table_elements,
-        )
+        bounded("table elements at the start", initial, limits.table_elements)
     }
 
     fn body(
@@ -176,19 +171,10 @@ impl<'a> Survey<'a> {
         self.next_function += 1;
         let size = body.range().len() as u64;
         bounded("bytes of the body", size, limits.function_bytes).map_err(|error| match error {
-            UploadError::Limit {
-                what, asked, limit, ..
-            } => {
-                let name = (self.depth == 0)
-                    .then(|| function_name(bytes, index))
-                    .flatten();
+            UploadError::Limit { what, asked, limit, .. } => {
+                let name = (self.depth == 0).then(|| function_name(bytes, index)).flatten();
                 let name = name.unwrap_or_else(|| format!("function {index}"));
-                UploadError::Limit {
-                    what,
-                    name: Some(name),
-                    asked,
-                    limit,
-                }
+                UploadError::Limit { what, name: Some(name), asked, limit }
             }
             error => error,
         })
@@ -223,18 +209,13 @@ fn check_nesting(bytes: &[u8], section: Range<usize>) -> Result<(), UploadError>
     const COMPONENT_TYPE: u8 = 0x41;
     const INSTANCE_TYPE: u8 = 0x42;
     let section = bytes.get(section).unwrap_or(bytes).iter();
-    let levels = section
-        .filter(|byte| matches!(**byte, COMPONENT_TYPE | INSTANCE_TYPE))
-        .count();
+    let levels = section.filter(|byte| matches!(**byte, COMPONENT_TYPE | INSTANCE_TYPE)).count();
     bounded("nested types", levels as u64, NESTED_TYPES_MAX)
 }
 
 /// For `map_err`: the parser's or validator's words, and the offset that it gives.
 pub(super) fn invalid(error: BinaryReaderError) -> UploadError {
-    UploadError::Invalid {
-        at: error.offset(),
-        message: error.message().to_owned(),
-    }
+    UploadError::Invalid { at: error.offset(), message: error.message().to_owned() }
 }
 
 fn bounded(what: &'static str, asked: u64, limit: usize) -> Result<(), UploadError> {
@@ -242,36 +223,24 @@ fn bounded(what: &'static str, asked: u64, limit: usize) -> Result<(), UploadErr
     if asked <= limit {
         return Ok(());
     }
-    Err(UploadError::Limit {
-        what,
-        name: None,
-        asked,
-        limit,
-    })
+    Err(UploadError::Limit { what, name: None, asked, limit })
 }
 
 /// The name of a function of a core module, from its name section if it has one.
 fn function_name(bytes: &[u8], index: u64) -> Option<String> {
-    let names = Parser::new(0)
-        .parse_all(bytes)
-        .find_map(|payload| match payload.ok()? {
-            Payload::CustomSection(section) => match section.as_known() {
-                KnownCustom::Name(names) => Some(names),
-                _ => None,
-            },
+    let names = Parser::new(0).parse_all(bytes).find_map(|payload| match payload.ok()? {
+        Payload::CustomSection(section) => match section.as_known() {
+            KnownCustom::Name(names) => Some(names),
             _ => None,
-        })?;
+        },
+        _ => None,
+    })?;
     let functions = names.into_iter().find_map(|name| match name.ok()? {
         Name::Function(functions) => Some(functions),
         _ => None,
     })?;
     let mut functions = functions.into_iter().filter_map(Result::ok);
     let found = functions.find(|naming| u64::from(naming.index) == index)?;
-    let name: String = found
-        .name
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(NAME_CHARS)
-        .collect();
+    let name: String = found.name.chars().filter(|c| !c.is_control()).take(NAME_CHARS).collect();
     Some(format!("function {index} `{name}`"))
 }

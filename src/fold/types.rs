@@ -257,7 +257,7 @@ impl Logs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time of the calling threads inside guest calls, in microseconds (wall time where the
-    /// system can't tell).
+    /// system can't tell). Systems count it in steps of up to some ms: sum it over many batches.
     pub cpu_us: u64,
     /// Wall time inside guest calls, in microseconds; waiting for state rows is not counted.
     pub wall_us: u64,

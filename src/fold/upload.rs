@@ -79,9 +79,7 @@ pub struct Checked {
 
 impl fmt::Debug for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            hash, form, abi, ..
-        } = self;
+        let Self { hash, form, abi, .. } = self;
         write!(f, "Checked({hash}, {form:?}, {abi})")
     }
 }
@@ -97,31 +95,16 @@ impl Checked {
 pub(super) fn check(bytes: &[u8], limits: &Limits) -> Result<Checked, UploadError> {
     let [asked, limit] = [bytes.len(), limits.upload_bytes].map(|n| n as u64);
     if asked > limit {
-        return Err(UploadError::Limit {
-            what: "bytes of the module",
-            name: None,
-            asked,
-            limit,
-        });
+        return Err(UploadError::Limit { what: "bytes of the module", name: None, asked, limit });
     }
     check_preamble(bytes)?;
     check_whole(bytes)?;
     let survey = Survey::of(bytes, limits)?;
-    Validator::new_with_features(FEATURES)
-        .validate_all(bytes)
-        .map_err(invalid)?;
+    Validator::new_with_features(FEATURES).validate_all(bytes).map_err(invalid)?;
     let (form, abi, component) = if survey.is_component {
-        (
-            Form::Component,
-            imports::check_component(&survey)?,
-            bytes.to_vec(),
-        )
+        (Form::Component, imports::check_component(&survey)?, bytes.to_vec())
     } else {
-        let form = if survey.has_metadata {
-            Form::Core
-        } else {
-            Form::CoreWithoutMetadata
-        };
+        let form = if survey.has_metadata { Form::Core } else { Form::CoreWithoutMetadata };
         let abi = if survey.has_metadata {
             guarded(|| declared_abi(bytes))?
         } else {
@@ -150,32 +133,18 @@ fn check_preamble(bytes: &[u8]) -> Result<(), UploadError> {
     if bytes.is_empty() {
         return Err(UploadError::Empty);
     }
-    let same = bytes
-        .iter()
-        .zip(MAGIC)
-        .take_while(|(found, magic)| found == magic)
-        .count();
+    let same = bytes.iter().zip(MAGIC).take_while(|(found, magic)| found == magic).count();
     if same < MAGIC.len().min(bytes.len()) {
-        return Err(UploadError::NotWasm {
-            found: looks_like(bytes),
-            at: same,
-        });
+        return Err(UploadError::NotWasm { found: looks_like(bytes), at: same });
     }
     match bytes.get(MAGIC.len()..8) {
-        None => Err(UploadError::Truncated {
-            at: bytes.len(),
-            message: "8 bytes expected".to_owned(),
-        }),
+        None => {
+            Err(UploadError::Truncated { at: bytes.len(), message: "8 bytes expected".to_owned() })
+        }
         Some([1, 0, 0, 0] | [13, 0, 1, 0]) => Ok(()),
         Some(version) => {
-            let found = format!(
-                "an unknown version of WebAssembly ({})",
-                hex::encode(version)
-            );
-            Err(UploadError::NotWasm {
-                found,
-                at: MAGIC.len(),
-            })
+            let found = format!("an unknown version of WebAssembly ({})", hex::encode(version));
+            Err(UploadError::NotWasm { found, at: MAGIC.len() })
         }
     }
 }
@@ -186,34 +155,18 @@ fn looks_like(bytes: &[u8]) -> String {
         (&[0x28, 0xb5, 0x2f, 0xfd], "a zstd file"),
         (b"PK\x03\x04", "a zip archive"),
         (b"\x7fELF", "a native executable"),
-        (
-            b"(module",
-            "WebAssembly as text (compile it with wat2wasm or wasm-tools parse)",
-        ),
-        (
-            b"(component",
-            "WebAssembly as text (compile it with wasm-tools parse)",
-        ),
+        (b"(module", "WebAssembly as text (compile it with wat2wasm or wasm-tools parse)"),
+        (b"(component", "WebAssembly as text (compile it with wasm-tools parse)"),
     ];
     if let Some((_, name)) = known.iter().find(|(magic, _)| bytes.starts_with(magic)) {
         return (*name).to_owned();
     }
     let head = String::from_utf8_lossy(bytes.get(..256).unwrap_or(bytes));
     let is_text = |c: char| !c.is_control() || c.is_whitespace();
-    if !head
-        .trim_end_matches('\u{fffd}')
-        .chars()
-        .all(|c| is_text(c) && c != '\u{fffd}')
-    {
+    if !head.trim_end_matches('\u{fffd}').chars().all(|c| is_text(c) && c != '\u{fffd}') {
         return "an unknown binary file".to_owned();
     }
-    let line: String = head
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(40)
-        .collect();
+    let line: String = head.lines().next().unwrap_or_default().chars().take(40).collect();
     format!("a text file that begins with `{line}`")
 }
 
@@ -228,10 +181,7 @@ fn check_whole(bytes: &[u8]) -> Result<(), UploadError> {
                 Some(end) => format!("the section at byte {at} should end at byte {end}"),
                 None => format!("the section at byte {at} has no whole header"),
             };
-            return Err(UploadError::Truncated {
-                at: bytes.len(),
-                message,
-            });
+            return Err(UploadError::Truncated { at: bytes.len(), message });
         };
         at = end;
     }
@@ -254,18 +204,12 @@ fn section_end(bytes: &[u8], at: usize) -> Option<usize> {
 /// The supported version of the interface that a core module's metadata names.
 fn declared_abi(bytes: &[u8]) -> Result<&'static str, UploadError> {
     let (_, metadata) = wit_component::metadata::decode(bytes).map_err(mismatch)?;
-    let packages = metadata
-        .resolve
-        .packages
-        .iter()
-        .map(|(_, package)| &package.name);
+    let packages = metadata.resolve.packages.iter().map(|(_, package)| &package.name);
     let ours = packages.filter(|name| name.namespace == "foldmq" && name.name == "fold");
     let mut abi = None;
     for name in ours {
-        let found = name
-            .version
-            .as_ref()
-            .map_or_else(|| "without version".into(), ToString::to_string);
+        let found =
+            name.version.as_ref().map_or_else(|| "without version".into(), ToString::to_string);
         abi = Some(imports::supported_abi(&found)?);
     }
     abi.ok_or_else(|| UploadError::Mismatch {
@@ -275,19 +219,14 @@ fn declared_abi(bytes: &[u8]) -> Result<&'static str, UploadError> {
 
 fn check_exports(survey: &Survey<'_>) -> Result<(), UploadError> {
     match EXPORTS.iter().find(|name| !exports(survey, name)) {
-        Some(name) => Err(UploadError::MissingExport {
-            name: (*name).to_owned(),
-        }),
+        Some(name) => Err(UploadError::MissingExport { name: (*name).to_owned() }),
         None => Ok(()),
     }
 }
 
 fn exports(survey: &Survey<'_>, name: &str) -> bool {
     let standard = |export: &str| export.strip_prefix(STANDARD_EXPORT) == Some(name);
-    survey
-        .exports
-        .iter()
-        .any(|export| *export == name || standard(export))
+    survey.exports.iter().any(|export| *export == name || standard(export))
 }
 
 /// Makes a component of a core module. The same bytes give the same component.
@@ -296,21 +235,13 @@ fn componentize(bytes: &[u8], survey: &Survey<'_>) -> Result<Vec<u8>, UploadErro
     if !survey.has_metadata {
         let mut resolve = Resolve::default();
         let package = resolve.push_str("fold.wit", WIT).map_err(mismatch)?;
-        let world = if exports(survey, "migrate") {
-            "fold-migrate"
-        } else {
-            "fold"
-        };
-        let world = resolve
-            .select_world(&[package], Some(world))
-            .map_err(mismatch)?;
+        let world = if exports(survey, "migrate") { "fold-migrate" } else { "fold" };
+        let world = resolve.select_world(&[package], Some(world)).map_err(mismatch)?;
         embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)
             .map_err(mismatch)?;
     }
-    let mut encoder = ComponentEncoder::default()
-        .validate(true)
-        .module(&module)
-        .map_err(mismatch)?;
+    let mut encoder =
+        ComponentEncoder::default().validate(true).module(&module).map_err(mismatch)?;
     if survey.imports.iter().any(|import| import.module == WASI) {
         encoder = encoder.adapter(WASI, WASI_STUB).map_err(mismatch)?;
     }
@@ -319,7 +250,7 @@ fn componentize(bytes: &[u8], survey: &Survey<'_>) -> Result<Vec<u8>, UploadErro
 
 /// Runs code of the componentizer, which is not made for hostile metadata: its panic refuses the
 /// module.
-fn guarded<T>(work: impl FnOnce() -> Result<T, UploadError>) -> Result<T, UploadError> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, UploadError>) -> Result<T, UploadError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let message = "its metadata can't be read (the componentizer panicked)".to_owned();
         Err(UploadError::Mismatch { message })
@@ -327,7 +258,5 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, UploadError>) -> Result<T, Upload
 }
 
 fn mismatch(error: impl fmt::Display) -> UploadError {
-    UploadError::Mismatch {
-        message: imports::shown(&format!("{error:#}")),
-    }
+    UploadError::Mismatch { message: imports::shown(&format!("{error:#}")) }
 }

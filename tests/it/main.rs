@@ -1,2 +1,9 @@
-//! x
-fn main() {}
+//! Tests on a real PostgreSQL and over real HTTP: one binary, modules by area.
+
+mod api;
+mod cli;
+mod hosted;
+mod postgres;
+mod streams;
+mod support;
+mod tidy;

@@ -10,16 +10,8 @@ use crate::fold::{Ack, Blame, Emit, Failure, Level, Op, Outcome, Reads, Reject, 
 fn a_full_outcome_comes_through_as_it_was_returned() {
     let outcome = Outcome {
         ops: vec![
-            Op::Upsert {
-                key: "k".into(),
-                value: r#"{"n":1}"#.into(),
-                due_at: Some(-5),
-            },
-            Op::Upsert {
-                key: "l".into(),
-                value: "2".into(),
-                due_at: None,
-            },
+            Op::Upsert { key: "k".into(), value: r#"{"n":1}"#.into(), due_at: Some(-5) },
+            Op::Upsert { key: "l".into(), value: "2".into(), due_at: None },
             Op::Delete { key: "m".into() },
         ],
         emits: vec![
@@ -36,29 +28,16 @@ fn a_full_outcome_comes_through_as_it_was_returned() {
                 transaction_id: Some("t".into()),
             },
         ],
-        rejects: vec![Reject {
-            index: 0,
-            reason: "bad".into(),
-        }],
-        tallies: vec![Tally {
-            cause: "late".into(),
-            count: u64::MAX,
-        }],
-        ack: Ack::Prefix {
-            count: 1,
-            retry_after_ms: Some(9),
-        },
+        rejects: vec![Reject { index: 0, reason: "bad".into() }],
+        tallies: vec![Tally { cause: "late".into(), count: u64::MAX }],
+        ack: Ack::Prefix { count: 1, retry_after_ms: Some(9) },
         watermark: Some(500),
     };
     let lab = Lab::new();
     let module = lab.module(&Guest::returning(&outcome));
     let finished = done(module.start(&context(), &batch()).expect("it runs"));
     assert_eq!(finished.outcome, outcome);
-    assert!(
-        finished.usage.peak_memory_bytes >= 2 << 16,
-        "{:?}",
-        finished.usage
-    );
+    assert!(finished.usage.peak_memory_bytes >= 2 << 16, "{:?}", finished.usage);
     assert_eq!(*module.describe("").expect("a manifest"), manifest());
     assert!(!module.migrates());
 }
@@ -91,25 +70,14 @@ fn rows_that_were_asked_for_come_back_to_the_same_instance() {
     let module = lab.module(&guest);
     let (asked, suspended) = need(module.start(&context(), &batch()).expect("it runs"));
     assert_eq!(asked.keys, ["a", "b"]);
-    assert_eq!(
-        (asked.prefixes.as_slice(), asked.due),
-        ([String::new()].as_slice(), Some(77))
-    );
+    assert_eq!((asked.prefixes.as_slice(), asked.due), ([String::new()].as_slice(), Some(77)));
     assert_eq!(lab.engine.stats().instances, 1);
     // The clock of the deadline stands still while rows are read.
     std::thread::sleep(std::time::Duration::from_millis(200));
-    let rows: Vec<_> = ["a", "b", "c"]
-        .map(|key| Entry { key, value: "{}" })
-        .to_vec();
+    let rows: Vec<_> = ["a", "b", "c"].map(|key| Entry { key, value: "{}" }).to_vec();
     let elsewhere = std::thread::spawn(move || suspended.resume(&rows));
     let finished = done(elsewhere.join().expect("no panic").expect("it goes on"));
-    assert_eq!(
-        finished.outcome.tallies,
-        [Tally {
-            cause: "a".into(),
-            count: 32
-        }]
-    );
+    assert_eq!(finished.outcome.tallies, [Tally { cause: "a".into(), count: 32 }]);
     assert_eq!(finished.usage.rounds, 1);
     assert_eq!(lab.engine.stats().instances, 0);
 }
@@ -120,18 +88,12 @@ fn asking_for_rows_ends_after_four_rounds() {
     guest.start = guest.asking(&Reads::default());
     guest.resume = guest.start.clone();
     let lab = Lab::new();
-    let mut progress = lab
-        .module(&guest)
-        .start(&context(), &batch())
-        .expect("it runs");
+    let mut progress = lab.module(&guest).start(&context(), &batch()).expect("it runs");
     for _ in 0..3 {
         progress = need(progress).1.resume(&[]).expect("a further round");
     }
     let error = need(progress).1.resume(&[]).expect_err("the fifth round");
-    assert!(
-        matches!(error.kind(), ErrorKind::TooManyRounds { limit: 4 }),
-        "{error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::TooManyRounds { limit: 4 }), "{error}");
     assert!(error.is_deterministic());
 }
 
@@ -140,25 +102,10 @@ fn more_rows_than_allowed_are_not_handed_over() {
     let mut guest = Guest::new();
     guest.start = guest.asking(&Reads::default());
     let lab = Lab::new();
-    let progress = lab
-        .module(&guest)
-        .start(&context(), &batch())
-        .expect("it runs");
-    let rows = vec![
-        Entry {
-            key: "k",
-            value: "1"
-        };
-        10_001
-    ];
+    let progress = lab.module(&guest).start(&context(), &batch()).expect("it runs");
+    let rows = vec![Entry { key: "k", value: "1" }; 10_001];
     let error = need(progress).1.resume(&rows).expect_err("too many");
-    assert!(matches!(
-        error.kind(),
-        ErrorKind::TooManyRows {
-            asked: 10_001,
-            limit: 10_000
-        }
-    ));
+    assert!(matches!(error.kind(), ErrorKind::TooManyRows { asked: 10_001, limit: 10_000 }));
     assert_eq!(lab.engine.stats().instances, 0);
 }
 
@@ -167,38 +114,21 @@ fn a_batch_beyond_the_limits_is_the_callers_fault() {
     let lab = Lab::new();
     let module = lab.module(&Guest::new());
     let payload = format!("\"{}\"", "x".repeat(3 << 20));
-    let large = Message {
-        payload: &payload,
-        ..batch()[0]
-    };
-    let error = module
-        .start(&context(), &[large, large])
-        .expect_err("6 MiB");
+    let large = Message { payload: &payload, ..batch()[0] };
+    let error = module.start(&context(), &[large, large]).expect_err("6 MiB");
     assert_eq!((error.code(), error.blame()), ("input", Blame::Host));
-    done(
-        module
-            .start(&context(), &[large])
-            .expect("one large message"),
-    );
+    done(module.start(&context(), &[large]).expect("one large message"));
     let many = vec![batch()[0]; 1_001];
-    assert_eq!(
-        module.start(&context(), &many).expect_err("1,001").code(),
-        "input"
-    );
-    done(
-        module
-            .start(&context(), &many[1..])
-            .expect("1,000 messages"),
-    );
+    assert_eq!(module.start(&context(), &many).expect_err("1,001").code(), "input");
+    done(module.start(&context(), &many[1..]).expect("1,000 messages"));
 }
 
 #[test]
 fn failures_and_refusals_keep_their_text() {
     let lab = Lab::new();
-    for (tag, failure, code) in [
-        (0, Failure::Retry, "failure_retry"),
-        (1, Failure::Halt, "failure_halt"),
-    ] {
+    for (tag, failure, code) in
+        [(0, Failure::Retry, "failure_retry"), (1, Failure::Halt, "failure_halt")]
+    {
         let mut guest = Guest::new();
         guest.start = guest.failing(tag, "not\0now");
         let error = lab.start_error(&guest);
@@ -221,25 +151,16 @@ fn a_panic_text_explains_the_trap() {
         guest.logging(3, "panicked at src/lib.rs:19:47: negative amount"),
     ];
     let callee = "_ZN6flights5countE::h0123456789abcdef";
-    guest.extra = format!(
-        r#"(func $"{callee}" (result i32) {} (unreachable))"#,
-        lines.join(" ")
-    );
+    guest.extra = format!(r#"(func $"{callee}" (result i32) {} (unreachable))"#, lines.join(" "));
     guest.start = format!(r#"(call $"{callee}")"#);
     let lab = Lab::new();
     let error = lab.start_error(&guest);
-    assert_eq!(
-        error.to_string(),
-        "unreachable: panicked at src/lib.rs:19:47: negative amount"
-    );
+    assert_eq!(error.to_string(), "unreachable: panicked at src/lib.rs:19:47: negative amount");
     assert_eq!(error.backtrace(), ["_ZN6flights5countE", "start"]);
     assert_eq!(error.logs().lines.len(), 2);
     assert_eq!(error.logs().lines[0].level, Level::Info);
     assert!(error.is_deterministic());
-    assert_eq!(
-        (lab.engine.stats().traps, lab.engine.stats().guest_errors),
-        (1, 1)
-    );
+    assert_eq!((lab.engine.stats().traps, lab.engine.stats().guest_errors), (1, 1));
 }
 
 #[test]
@@ -277,17 +198,8 @@ fn every_batch_has_a_fresh_instance() {
     for _ in 0..10 {
         done(module.start(&context(), &batch()).expect("it runs"));
     }
-    let finished = done(
-        module
-            .flush(
-                &context(),
-                &[Entry {
-                    key: "k",
-                    value: "1",
-                }],
-            )
-            .expect("flush"),
-    );
+    let finished =
+        done(module.flush(&context(), &[Entry { key: "k", value: "1" }]).expect("flush"));
     assert_eq!(finished.outcome, nothing());
 }
 
@@ -312,19 +224,8 @@ fn state_is_taken_over_by_migrate() {
     let module = lab.module(&guest);
     assert!(module.migrates());
     let old = ModuleHash::of(b"old");
-    let ops = module
-        .migrate(
-            &old,
-            &[Entry {
-                key: "k",
-                value: "1",
-            }],
-        )
-        .expect("it migrates");
+    let ops = module.migrate(&old, &[Entry { key: "k", value: "1" }]).expect("it migrates");
     assert_eq!(ops, [Op::Delete { key: "k".into() }]);
-    let error = lab
-        .module(&Guest::new())
-        .migrate(&old, &[])
-        .expect_err("no such export");
+    let error = lab.module(&Guest::new()).migrate(&old, &[]).expect_err("no such export");
     assert_eq!(error.code(), "module_export");
 }

@@ -45,10 +45,7 @@ impl Guest {
 
     /// A guest whose start has this body.
     pub(super) fn starting(body: &str) -> Self {
-        Self {
-            start: body.to_owned(),
-            ..Self::new()
-        }
+        Self { start: body.to_owned(), ..Self::new() }
     }
 
     /// The answer that asks for rows, as the body of a function.
@@ -85,15 +82,7 @@ impl Guest {
         let context = "(param i32 i32 i32 i32 i32 i32 i32 i32 i64 i32 i64)";
         let manifest = format!("(i32.const {})", self.manifest);
         let describe = self.describe.as_ref().unwrap_or(&manifest);
-        let Self {
-            start,
-            resume,
-            flush,
-            extra,
-            pages,
-            image,
-            ..
-        } = self;
+        let Self { start, resume, flush, extra, pages, image, .. } = self;
         let data = image.bytes.iter().fold(String::new(), |mut text, byte| {
             write!(text, "\\{byte:02x}").expect("a string takes all");
             text
@@ -171,26 +160,18 @@ impl Image {
     }
 
     fn text(&mut self, text: &str) -> (u32, u32) {
-        (
-            self.put(1, text.as_bytes()),
-            u32::try_from(text.len()).expect("a short text"),
-        )
+        (self.put(1, text.as_bytes()), u32::try_from(text.len()).expect("a short text"))
     }
 
     /// A list of records that were laid out already.
     fn list(&mut self, records: &[Record]) -> (u32, u32) {
         let all: Vec<u8> = records.iter().flat_map(|record| record.0.clone()).collect();
-        (
-            self.put(8, &all),
-            u32::try_from(records.len()).expect("a short list"),
-        )
+        (self.put(8, &all), u32::try_from(records.len()).expect("a short list"))
     }
 
     fn texts(&mut self, texts: &[String]) -> (u32, u32) {
-        let records: Vec<_> = texts
-            .iter()
-            .map(|text| Record::new(8).pair(0, self.text(text)))
-            .collect();
+        let records: Vec<_> =
+            texts.iter().map(|text| Record::new(8).pair(0, self.text(text))).collect();
         self.list(&records)
     }
 
@@ -212,10 +193,7 @@ impl Image {
     }
 
     fn failure(&mut self, tag: u8, text: &str) -> u32 {
-        let record = Record::new(80)
-            .byte(0, 1)
-            .byte(8, tag)
-            .pair(12, self.text(text));
+        let record = Record::new(80).byte(0, 1).byte(8, tag).pair(12, self.text(text));
         self.put(8, &record.0)
     }
 
@@ -241,10 +219,7 @@ impl Image {
             .maybe(64, outcome.watermark);
         let record = match outcome.ack {
             Ack::All => record,
-            Ack::Prefix {
-                count,
-                retry_after_ms,
-            } => record
+            Ack::Prefix { count, retry_after_ms } => record
                 .byte(48, 1)
                 .word(52, count)
                 .byte(56, u8::from(retry_after_ms.is_some()))
@@ -256,9 +231,7 @@ impl Image {
     fn op(&mut self, op: &Op) -> Record {
         match op {
             Op::Upsert { key, value, due_at } => {
-                let record = Record::new(40)
-                    .pair(8, self.text(key))
-                    .pair(16, self.text(value));
+                let record = Record::new(40).pair(8, self.text(key)).pair(16, self.text(value));
                 record.maybe(24, *due_at)
             }
             Op::Delete { key } => Record::new(40).byte(0, 1).pair(8, self.text(key)),
@@ -277,26 +250,18 @@ impl Image {
     }
 
     fn reject(&mut self, reject: &Reject) -> Record {
-        Record::new(12)
-            .word(0, reject.index)
-            .pair(4, self.text(&reject.reason))
+        Record::new(12).word(0, reject.index).pair(4, self.text(&reject.reason))
     }
 
     fn tally(&mut self, tally: &Tally) -> Record {
         let [low, high] = halves(tally.count);
-        Record::new(16)
-            .pair(0, self.text(&tally.cause))
-            .word(8, low)
-            .word(12, high)
+        Record::new(16).pair(0, self.text(&tally.cause)).word(8, low).word(12, high)
     }
 }
 
 fn halves(n: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = n.to_le_bytes();
-    [
-        u32::from_le_bytes([a, b, c, d]),
-        u32::from_le_bytes([e, f, g, h]),
-    ]
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
 }
 
 /// One record in memory, made field by field.
@@ -323,8 +288,6 @@ impl Record {
 
     fn maybe(self, at: usize, n: Option<i64>) -> Self {
         let [low, high] = halves(n.unwrap_or(0).cast_unsigned());
-        self.byte(at, u8::from(n.is_some()))
-            .word(at + 8, low)
-            .word(at + 12, high)
+        self.byte(at, u8::from(n.is_some())).word(at + 8, low).word(at + 12, high)
     }
 }

@@ -20,10 +20,7 @@ fn an_endless_loop_is_cut_off() {
     let lab = Lab::new();
     let begun = Instant::now();
     let error = lab.start_error(&Guest::starting("(loop $l (br $l)) (unreachable)"));
-    assert!(
-        matches!(error.kind(), ErrorKind::Deadline { limit_ms: 150 }),
-        "{error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Deadline { limit_ms: 150 }), "{error}");
     assert!(!error.is_deterministic());
     assert_eq!(error.blame(), Blame::Guest);
     assert!(error.usage().cpu_us > 10_000, "{:?}", error.usage());
@@ -35,10 +32,7 @@ fn an_endless_loop_is_cut_off() {
 fn an_endless_start_function_is_cut_off() {
     let mut guest = Guest::new();
     guest.extra = "(func $init (loop $l (br $l))) (start $init)".into();
-    let error = Lab::new()
-        .module(&guest)
-        .describe("")
-        .expect_err("it never ends");
+    let error = Lab::new().module(&guest).describe("").expect_err("it never ends");
     assert_eq!(error.code(), "deadline");
 }
 
@@ -48,14 +42,7 @@ fn memory_ends_at_its_limit_with_a_trap() {
         Guest::starting("(loop $l (drop (memory.grow (i32.const 16))) (br $l)) (unreachable)");
     let error = Lab::new().start_error(&guest);
     assert!(
-        matches!(
-            error.kind(),
-            ErrorKind::Memory {
-                what: "bytes",
-                limit: 67_108_864,
-                ..
-            }
-        ),
+        matches!(error.kind(), ErrorKind::Memory { what: "bytes", limit: 67_108_864, .. }),
         "{error}"
     );
     assert!(error.is_deterministic());
@@ -69,18 +56,10 @@ fn a_maximum_of_the_guests_own_is_no_limit_of_the_host() {
     guest.start = format!(
         "(if (i32.ne (memory.grow (i32.const 100)) (i32.const -1)) (then (unreachable))) {answer}"
     );
-    let wat = guest
-        .wat()
-        .replace(r#"(export "memory") 2"#, r#"(export "memory") 2 3"#);
+    let wat = guest.wat().replace(r#"(export "memory") 2"#, r#"(export "memory") 2 3"#);
     let lab = Lab::new();
-    let module = lab
-        .load(&wat::parse_str(wat).expect("a module"))
-        .expect("it loads");
-    done(
-        module
-            .start(&context(), &batch())
-            .expect("growth answers -1"),
-    );
+    let module = lab.load(&wat::parse_str(wat).expect("a module")).expect("it loads");
+    done(module.start(&context(), &batch()).expect("growth answers -1"));
 }
 
 #[test]
@@ -89,16 +68,7 @@ fn tables_end_at_their_limit_with_a_trap() {
         Guest::starting("(drop (table.grow $t (ref.null func) (i32.const 1000000))) (unreachable)");
     guest.extra = "(table $t 1 funcref)".into();
     let error = Lab::new().start_error(&guest);
-    assert!(
-        matches!(
-            error.kind(),
-            ErrorKind::Memory {
-                what: "table elements",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::Memory { what: "table elements", .. }), "{error}");
 }
 
 #[test]
@@ -118,15 +88,9 @@ fn traps_have_their_kind() {
     for (body, kind) in [
         ("(unreachable)", TrapKind::Unreachable),
         ("(i32.load (i32.const -8))", TrapKind::MemoryOutOfBounds),
-        (
-            "(i32.div_u (i32.const 1) (i32.const 0))",
-            TrapKind::Arithmetic,
-        ),
+        ("(i32.div_u (i32.const 1) (i32.const 0))", TrapKind::Arithmetic),
         ("(i32.trunc_f32_s (f32.const nan))", TrapKind::Arithmetic),
-        (
-            "(call_indirect (result i32) (i32.const 0))",
-            TrapKind::BadTableAccess,
-        ),
+        ("(call_indirect (result i32) (i32.const 0))", TrapKind::BadTableAccess),
     ] {
         let mut guest = Guest::starting(body);
         guest.extra = "(table 1 funcref)".into();
@@ -164,19 +128,12 @@ fn answers_that_are_no_values_are_refused() {
         ("discriminant of the result", answer(&[9; 80])),
         ("pointer of a list", answer(&list)),
         ("length of a list", answer(&long)),
-        (
-            "answer outside of memory",
-            Guest::starting("(i32.const -16)"),
-        ),
+        ("answer outside of memory", Guest::starting("(i32.const -16)")),
         ("unaligned answer", Guest::starting("(i32.const 1027)")),
     ];
     for (what, guest) in cases {
         let error = lab.start_error(&guest);
-        assert_eq!(
-            (error.code(), error.blame()),
-            ("bad_result", Blame::Guest),
-            "{what}: {error}"
-        );
+        assert_eq!((error.code(), error.blame()), ("bad_result", Blame::Guest), "{what}: {error}");
         assert!(error.is_deterministic(), "{what}");
     }
     let error = lab.start_error(&{
@@ -184,10 +141,8 @@ fn answers_that_are_no_values_are_refused() {
         let at = guest.bytes(&text);
         let text_at = (at + 40).to_le_bytes();
         let word = u32::from_le_bytes(text_at);
-        guest.start = format!(
-            "(i32.store (i32.const {}) (i32.const {word})) (i32.const {at})",
-            at + 12
-        );
+        guest.start =
+            format!("(i32.store (i32.const {}) (i32.const {word})) (i32.const {at})", at + 12);
         guest
     });
     assert_eq!(error.code(), "bad_result", "{error}");
@@ -195,22 +150,13 @@ fn answers_that_are_no_values_are_refused() {
 
 #[test]
 fn a_bad_allocator_is_the_guests_fault() {
-    let wat = Guest::new().wat().replace(
-        "(local.get $at))\n  (func $describe",
-        "(i32.const -8))\n  (func $describe",
-    );
+    let wat = Guest::new()
+        .wat()
+        .replace("(local.get $at))\n  (func $describe", "(i32.const -8))\n  (func $describe");
     let lab = Lab::new();
-    let module = lab
-        .load(&wat::parse_str(wat).expect("a module"))
-        .expect("it loads");
-    let error = module
-        .start(&context(), &batch())
-        .expect_err("nowhere to put the batch");
-    assert_eq!(
-        (error.code(), error.blame()),
-        ("bad_result", Blame::Guest),
-        "{error}"
-    );
+    let module = lab.load(&wat::parse_str(wat).expect("a module")).expect("it loads");
+    let error = module.start(&context(), &batch()).expect_err("nowhere to put the batch");
+    assert_eq!((error.code(), error.blame()), ("bad_result", Blame::Guest), "{error}");
 }
 
 #[test]
@@ -238,10 +184,7 @@ fn one_text_returned_a_thousand_times_is_too_large() {
          {answer}"
     );
     let error = Lab::new().start_error(&guest);
-    assert!(
-        matches!(error.kind(), ErrorKind::ResultTooLarge { limit: 8_388_608 }),
-        "{error}"
-    );
+    assert!(matches!(error.kind(), ErrorKind::ResultTooLarge { limit: 8_388_608 }), "{error}");
     assert!(error.is_deterministic());
 }
 
@@ -255,16 +198,10 @@ fn a_thousand_traps_leave_no_slot_behind() {
         let error = bad.start(&context(), &batch()).expect_err("a trap");
         assert_eq!(trap_kind(&error), TrapKind::Unreachable);
     }
-    let finished = done(
-        good.start(&context(), &batch())
-            .expect("the good module runs"),
-    );
+    let finished = done(good.start(&context(), &batch()).expect("the good module runs"));
     assert_eq!(finished.outcome, nothing());
     let after = lab.engine.stats();
-    assert_eq!(
-        (after.instances, after.traps),
-        (before.instances, before.traps + 1_000)
-    );
+    assert_eq!((after.instances, after.traps), (before.instances, before.traps + 1_000));
     assert_eq!(after.slots, 4);
 }
 
@@ -274,12 +211,9 @@ fn calls_wait_for_a_slot_and_then_name_the_setting() {
     guest.start = guest.asking(&Default::default());
     let lab = Lab::new();
     let module = lab.module(&guest);
-    let mut held: Vec<_> = (0..4)
-        .map(|_| need(module.start(&context(), &batch()).expect("a free slot")).1)
-        .collect();
-    let error = module
-        .start(&context(), &batch())
-        .expect_err("no slot is left");
+    let mut held: Vec<_> =
+        (0..4).map(|_| need(module.start(&context(), &batch()).expect("a free slot")).1).collect();
+    let error = module.start(&context(), &batch()).expect_err("no slot is left");
     assert_eq!((error.code(), error.blame()), ("busy", Blame::Host));
     assert!(error.to_string().contains("calls_at_once"), "{error}");
     let waiting = std::thread::spawn({
@@ -287,10 +221,7 @@ fn calls_wait_for_a_slot_and_then_name_the_setting() {
         move || module.start(&context(), &batch()).map(drop)
     });
     done(held.pop().expect("one").resume(&[]).expect("it goes on"));
-    waiting
-        .join()
-        .expect("no panic")
-        .expect("a slot became free");
+    waiting.join().expect("no panic").expect("a slot became free");
     drop(held);
     assert_eq!(lab.engine.stats().instances, 0);
 }

@@ -30,11 +30,7 @@ impl Lab {
 
     /// The defaults, with a deadline short enough to wait for.
     fn limits() -> Limits {
-        Limits {
-            deadline_ms: 150,
-            slot_wait_ms: 50,
-            ..Limits::default()
-        }
+        Limits { deadline_ms: 150, slot_wait_ms: 50, ..Limits::default() }
     }
 
     fn with(compiler: Compiler, limits: Limits) -> Self {
@@ -55,27 +51,17 @@ impl Lab {
 
     /// The error of a guest's start, with a batch of two messages.
     fn start_error(&self, guest: &Guest) -> Error {
-        self.module(guest)
-            .start(&context(), &batch())
-            .expect_err("the guest fails")
+        self.module(guest).start(&context(), &batch()).expect_err("the guest fails")
     }
 }
 
 fn engine_in(dir: &TempDir, compiler: Compiler, limits: Limits) -> Engine {
     let cache_dir = dir.path().join("cache");
-    Engine::new(Config {
-        cache_dir,
-        compiler,
-        limits,
-        calls_at_once: 1,
-    })
-    .expect("an engine")
+    Engine::new(Config { cache_dir, compiler, limits, calls_at_once: 1 }).expect("an engine")
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(work)
 }
 
@@ -91,12 +77,8 @@ fn context() -> Context {
 }
 
 fn batch() -> [Message<'static>; 2] {
-    let message = |offset, payload| Message {
-        offset,
-        transaction_id: "t",
-        created_at: 1_000,
-        payload,
-    };
+    let message =
+        |offset, payload| Message { offset, transaction_id: "t", created_at: 1_000, payload };
     [message(7, r#"{"a":1}"#), message(8, r#"{"a":2}"#)]
 }
 

@@ -3,7 +3,7 @@
 use super::{guest::Guest, *};
 use crate::fold::{
     Form, UploadError,
-    upload::{COMPONENTIZER, WASI_STUB},
+    upload::{COMPONENTIZER, WASI_STUB, guarded},
 };
 
 fn check(bytes: &[u8]) -> Result<crate::fold::Checked, UploadError> {
@@ -28,23 +28,15 @@ fn the_stub_is_its_text() {
 fn the_key_of_the_cache_names_the_componentizer_in_use() {
     let lock = include_str!("../../../Cargo.lock");
     let version = lock.split("name = \"wit-component\"\nversion = \"").nth(1);
-    let version = version
-        .and_then(|rest| rest.split('"').next())
-        .expect("it is in the lock");
-    assert!(
-        COMPONENTIZER.contains(&format!("wit-component {version},")),
-        "{version}"
-    );
+    let version = version.and_then(|rest| rest.split('"').next()).expect("it is in the lock");
+    assert!(COMPONENTIZER.contains(&format!("wit-component {version},")), "{version}");
 }
 
 #[test]
 fn a_module_without_metadata_gets_that_of_its_world() {
     let wasm = Guest::new().wasm();
     let checked = check(&wasm).expect("a good module");
-    assert_eq!(
-        (checked.form, checked.abi),
-        (Form::CoreWithoutMetadata, "0.1.0")
-    );
+    assert_eq!((checked.form, checked.abi), (Form::CoreWithoutMetadata, "0.1.0"));
     assert_eq!(checked.hash, ModuleHash::of(&wasm));
     assert!(!checked.migrates);
     assert_eq!(checked.functions, 5);
@@ -61,9 +53,7 @@ fn metadata_of_the_module_itself_is_taken() {
     let wasm = with_metadata(&Guest::new().wasm(), "0.1.0");
     assert_eq!(check(&wasm).expect("a good module").form, Form::Core);
     let error = refusal(&with_metadata(&Guest::new().wasm(), "99.0.0"));
-    let UploadError::AbiVersion { found, supported } = &error else {
-        panic!("{error}")
-    };
+    let UploadError::AbiVersion { found, supported } = &error else { panic!("{error}") };
     assert_eq!((found.as_str(), supported.as_str()), ("99.0.0", "0.1.0"));
 }
 
@@ -72,9 +62,7 @@ fn with_metadata(wasm: &[u8], version: &str) -> Vec<u8> {
     let wit = wit.replace("foldmq:fold@0.1.0", &format!("foldmq:fold@{version}"));
     let mut resolve = wit_parser::Resolve::default();
     let package = resolve.push_str("fold.wit", &wit).expect("good text");
-    let world = resolve
-        .select_world(&[package], Some("fold"))
-        .expect("the world");
+    let world = resolve.select_world(&[package], Some("fold")).expect("the world");
     let mut wasm = wasm.to_vec();
     let utf8 = wit_component::StringEncoding::UTF8;
     wit_component::embed_component_metadata(&mut wasm, &resolve, world, utf8).expect("metadata");
@@ -94,21 +82,11 @@ fn what_is_no_wasm_is_named_with_its_byte() {
         (&b"\x1f\x8b\x08\0\0\0\0\0"[..], "a gzip file", 0),
         (b"PK\x03\x04....", "a zip archive", 0),
         (b"\x7fELF\x02\x01\x01\0", "a native executable", 0),
-        (
-            b"(module)",
-            "WebAssembly as text (compile it with wat2wasm or wasm-tools parse)",
-            0,
-        ),
+        (b"(module)", "WebAssembly as text (compile it with wat2wasm or wasm-tools parse)", 0),
         (b"\0as\xff\x01\0\0\0", "an unknown binary file", 3),
-        (
-            b"\0asm\x02\0\0\0",
-            "an unknown version of WebAssembly (02000000)",
-            4,
-        ),
+        (b"\0asm\x02\0\0\0", "an unknown version of WebAssembly (02000000)", 4),
     ] {
-        let UploadError::NotWasm { found, at: offset } = refusal(bytes) else {
-            panic!("{what}")
-        };
+        let UploadError::NotWasm { found, at: offset } = refusal(bytes) else { panic!("{what}") };
         assert_eq!((found.as_str(), offset), (what, at));
     }
 }
@@ -136,11 +114,8 @@ fn a_truncated_module_is_called_so_wherever_it_ends() {
 fn unknown_imports_are_named_with_a_way_out() {
     let import = |module: &str, name: &str| {
         let text = format!(r#"(import "{module}" "{name}" (func))"#);
-        let error = refusal_of(&Guest::new().wat().replacen(
-            "(module",
-            &format!("(module {text}"),
-            1,
-        ));
+        let error =
+            refusal_of(&Guest::new().wat().replacen("(module", &format!("(module {text}"), 1));
         match error {
             UploadError::UnknownImport { module, name, hint } => (module, name, hint),
             error => panic!("{error}"),
@@ -151,11 +126,7 @@ fn unknown_imports_are_named_with_a_way_out() {
         ("env", "host_function", "wasm32-unknown-unknown"),
         ("wasi_snapshot_preview1", "sock_send", "inert"),
         ("$root", "read_state", "newer SDK"),
-        (
-            "__wbindgen_placeholder__",
-            "__wbindgen_throw",
-            "wasm-bindgen",
-        ),
+        ("__wbindgen_placeholder__", "__wbindgen_throw", "wasm-bindgen"),
         ("wasi:io/streams@0.2.0", "drop", "wasm32-unknown-unknown"),
     ] {
         let found = import(module, name);
@@ -199,12 +170,7 @@ fn inert_wasi_is_built_in() {
 #[test]
 fn a_module_must_fit_the_world() {
     let error = refusal_of("(module (memory (export \"memory\") 1))");
-    assert_eq!(
-        error,
-        UploadError::MissingExport {
-            name: "describe".to_owned()
-        }
-    );
+    assert_eq!(error, UploadError::MissingExport { name: "describe".to_owned() });
     let wat = Guest::new().wat();
     let wrong = wat.replace(
         r#"(export "resume") (param $rows i32)"#,
@@ -230,9 +196,7 @@ fn a_component_of_wrong_types_is_refused_when_it_is_loaded() {
         (export "start" (func $f))
         (export "resume" (func $f))
         (export "flush" (func $f)))"#;
-    let error = Lab::new()
-        .load(&wat::parse_str(text).expect("a component"))
-        .expect_err("types");
+    let error = Lab::new().load(&wat::parse_str(text).expect("a component")).expect_err("types");
     assert_eq!(error.code(), "module_mismatch");
     assert!(error.to_string().contains("describe"), "{error}");
 }
@@ -249,10 +213,7 @@ fn features_that_are_switched_off_are_refused_with_an_offset() {
     ] {
         let error = refusal_of(wat);
         assert!(
-            matches!(
-                error,
-                UploadError::Invalid { at: 8.., .. } | UploadError::Limit { .. }
-            ),
+            matches!(error, UploadError::Invalid { at: 8.., .. } | UploadError::Limit { .. }),
             "{wat}: {error}"
         );
     }
@@ -262,56 +223,22 @@ fn features_that_are_switched_off_are_refused_with_an_offset() {
 fn sizes_and_counts_are_bounded() {
     let limited = |wat: &str, what: &str, asked: u64| {
         let error = refusal_of(wat);
-        let UploadError::Limit {
-            what: found,
-            asked: size,
-            ..
-        } = &error
-        else {
-            panic!("{error}")
-        };
+        let UploadError::Limit { what: found, asked: size, .. } = &error else { panic!("{error}") };
         assert_eq!((*found, *size), (what, asked), "{error}");
         error
     };
-    limited(
-        "(module (memory 32768))",
-        "bytes of memory at the start",
-        1 << 31,
-    );
-    limited(
-        "(module (table 20001 funcref))",
-        "table elements at the start",
-        20_001,
-    );
-    limited(
-        &format!("(module {})", "(table 1 funcref)".repeat(9)),
-        "tables",
-        9,
-    );
-    limited(
-        &format!("(module {})", "(func)".repeat(20_001)),
-        "functions",
-        20_001,
-    );
-    let exports: String = (0..1_001)
-        .map(|n| format!("(export \"{n}\" (func 0))"))
-        .collect();
+    limited("(module (memory 32768))", "bytes of memory at the start", 1 << 31);
+    limited("(module (table 20001 funcref))", "table elements at the start", 20_001);
+    limited(&format!("(module {})", "(table 1 funcref)".repeat(9)), "tables", 9);
+    limited(&format!("(module {})", "(func)".repeat(20_001)), "functions", 20_001);
+    let exports: String = (0..1_001).map(|n| format!("(export \"{n}\" (func 0))")).collect();
     limited(&format!("(module (func) {exports})"), "exports", 1_001);
     let body = "nop ".repeat(1 << 20);
-    let error = limited(
-        &format!("(module (func) (func $big {body}))"),
-        "bytes of the body",
-        (1 << 20) + 2,
-    );
+    let error =
+        limited(&format!("(module (func) (func $big {body}))"), "bytes of the body", (1 << 20) + 2);
     assert!(error.to_string().contains("of function 1 `big`"), "{error}");
     let error = refusal(&vec![0; (4 << 20) + 1]);
-    assert!(matches!(
-        error,
-        UploadError::Limit {
-            what: "bytes of the module",
-            ..
-        }
-    ));
+    assert!(matches!(error, UploadError::Limit { what: "bytes of the module", .. }));
 }
 
 #[test]
@@ -350,13 +277,7 @@ fn what_parsers_read_by_recursion_is_bounded_before_they_do() {
     };
     for kind in [0x41, 0x42] {
         let deep = types(kind, 1_000_000);
-        assert!(matches!(
-            refusal(&deep),
-            UploadError::Limit {
-                what: "nested types",
-                ..
-            }
-        ));
+        assert!(matches!(refusal(&deep), UploadError::Limit { what: "nested types", .. }));
         // As deep as is let through: it fits the stack of any thread.
         assert_eq!(refusal(&types(kind, 100)).code(), "module_export");
     }
@@ -366,20 +287,16 @@ fn what_parsers_read_by_recursion_is_bounded_before_they_do() {
     section.extend(types(0x41, 1_000_000));
     let mut module = component(0, &section);
     module.splice(4..8, [1, 0, 0, 0]);
-    assert!(matches!(
-        refusal(&module),
-        UploadError::Limit {
-            what: "nested types",
-            ..
-        }
-    ));
+    assert!(matches!(refusal(&module), UploadError::Limit { what: "nested types", .. }));
     let nested = (0..1_000).fold(component(7, &[0]), |inner, _| component(4, &inner));
     assert!(matches!(
         refusal(&nested),
-        UploadError::Limit {
-            what: "levels of nested components",
-            asked: 17,
-            ..
-        }
+        UploadError::Limit { what: "levels of nested components", asked: 17, .. }
     ));
+}
+
+#[test]
+fn a_panic_of_the_componentizer_refuses_the_module() {
+    let error = guarded::<()>(|| panic!("metadata that it did not expect")).expect_err("caught");
+    assert_eq!(error.code(), "module_mismatch");
 }

@@ -1,0 +1,3 @@
+//! Hosted folds.
+
+mod feed;
