@@ -5,6 +5,7 @@ pub mod cli;
 pub mod db;
 pub mod fold;
 pub mod hosted;
+pub mod http;
 pub mod log;
 pub mod postgres;
 pub mod server;

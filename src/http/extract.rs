@@ -132,7 +132,7 @@ fn decode(text: &str) -> Option<String> {
 /// Names of the path, decoded after routing: `%2F` stays inside a name.
 pub(super) struct Names<T>(pub(super) T);
 
-impl<S: Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Names<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Names<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {

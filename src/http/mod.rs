@@ -64,7 +64,10 @@ fn routes() -> Router<AppState> {
         .route("/api/v1/resources/queues/", delete(queue::delete_unnamed))
         .route("/api/v1/resources/queues/{queue}", delete(queue::delete))
         .route("/streams/v1/queries", post(queries::register).get(hosted_queries::list))
-        .route("/streams/v1/queries/{name}", get(hosted_queries::show).delete(hosted_queries::delete))
+        .route(
+            "/streams/v1/queries/{name}",
+            get(hosted_queries::show).delete(hosted_queries::delete),
+        )
         .route("/streams/v1/queries/{name}/pause", post(hosted_queries::pause))
         .route("/streams/v1/queries/{name}/resume", post(hosted_queries::resume))
         .route("/streams/v1/queries/{name}/flush", post(hosted_queries::flush))

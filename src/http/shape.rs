@@ -16,9 +16,10 @@ use serde_json::value::RawValue;
 use super::error::ApiError;
 
 /// What stands in a field that expects a `T`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Maybe<T> {
     /// No such field.
+    #[default]
     Missing,
     /// `null`.
     Null,
@@ -39,12 +40,6 @@ pub(super) struct List<T>(pub(super) Vec<T>);
 #[derive(Debug)]
 pub(super) struct Object<T>(pub(super) T);
 
-impl<T> Default for Maybe<T> {
-    fn default() -> Self {
-        Self::Missing
-    }
-}
-
 impl<T> Maybe<T> {
     /// The value, if it has the expected type.
     pub(super) fn ok(self) -> Option<T> {
@@ -58,11 +53,7 @@ impl<T> Maybe<T> {
     ///
     /// # Errors
     /// 400 for a value of another type, with `what` it must be.
-    pub(super) fn optional(
-        self,
-        field: &str,
-        what: &'static str,
-    ) -> Result<Option<T>, ApiError> {
+    pub(super) fn optional(self, field: &str, what: &'static str) -> Result<Option<T>, ApiError> {
         match self {
             Self::Is(value) => Ok(Some(value)),
             Self::Missing | Self::Null => Ok(None),

@@ -47,7 +47,8 @@ fn read(mut body: Map<String, Value>) -> Result<Configure, ApiError> {
     let options = match body.remove("options") {
         Some(Value::Object(mut options)) => {
             for label in ["namespace", "task"] {
-                let given = body.remove(label).filter(|v| v.as_str().is_some_and(|v| !v.is_empty()));
+                let given =
+                    body.remove(label).filter(|v| v.as_str().is_some_and(|v| !v.is_empty()));
                 if let Some(given) = given
                     && !options.contains_key(label)
                 {

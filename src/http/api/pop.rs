@@ -36,11 +36,15 @@ pub(in crate::http) async fn discovery(
 pub(in crate::http) async fn queue(
     State(app): State<AppState>,
     Tenant(tenant): Tenant,
-    Names(queue): Names<String>,
+    name: Result<Names<String>, ApiError>,
     params: Params,
 ) -> Response {
-    let answer = match check_name("queue", &queue) {
-        Ok(()) => serve(&app, tenant, &params, PopScope::Queue(queue)).await,
+    let scope = name.and_then(|Names(queue)| {
+        check_queue(&queue)?;
+        Ok(PopScope::Queue(queue))
+    });
+    let answer = match scope {
+        Ok(scope) => serve(&app, tenant, &params, scope).await,
         Err(refused) => Err(refused),
     };
     finish(answer)
@@ -50,13 +54,16 @@ pub(in crate::http) async fn queue(
 pub(in crate::http) async fn partition(
     State(app): State<AppState>,
     Tenant(tenant): Tenant,
-    Names((queue, partition)): Names<(String, String)>,
+    names: Result<Names<(String, String)>, ApiError>,
     params: Params,
 ) -> Response {
-    let names =
-        check_name("queue", &queue).and_then(|()| check_name("partition", &partition));
-    let answer = match names {
-        Ok(()) => serve(&app, tenant, &params, PopScope::Partition(queue, partition)).await,
+    let scope = names.and_then(|Names((queue, partition))| {
+        check_queue(&queue)?;
+        check_name("partition", &partition)?;
+        Ok(PopScope::Partition(queue, partition))
+    });
+    let answer = match scope {
+        Ok(scope) => serve(&app, tenant, &params, scope).await,
         Err(refused) => Err(refused),
     };
     finish(answer)
@@ -64,7 +71,15 @@ pub(in crate::http) async fn partition(
 
 /// `GET /api/v1/pop/queue/`: the empty name, which no push can fill.
 pub(in crate::http) async fn unnamed() -> Response {
-    finish(Err(ApiError::bad("queue must not be empty")))
+    finish(check_queue("").map(IntoResponse::into_response))
+}
+
+/// A queue without a name cannot be pushed to, so it must not come into being by a pop either.
+fn check_queue(queue: &str) -> Result<(), ApiError> {
+    if queue.is_empty() {
+        return Err(ApiError::bad("queue must not be empty"));
+    }
+    check_name("queue", queue)
 }
 
 async fn serve(

@@ -224,11 +224,8 @@ mod tests {
     #[test]
     fn auto_ack_has_an_empty_lease_and_discovery_an_empty_queue() {
         let a = partition("a");
-        let popped = Popped {
-            messages: vec![message(&a, None, "1")],
-            partitions: 1,
-            ..Popped::default()
-        };
+        let popped =
+            Popped { messages: vec![message(&a, None, "1")], partitions: 1, ..Popped::default() };
         let scope = PopScope::Discovery { namespace: "n".to_owned(), task: String::new() };
         let text = shown(&pop(scope, false), &popped).expect("messages");
         assert_eq!((&text["queue"], &text["leaseId"]), (&json!(""), &json!("")));

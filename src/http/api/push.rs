@@ -79,8 +79,7 @@ fn read(body: &[u8]) -> Result<Vec<PushItem>, ApiError> {
 }
 
 fn read_item(index: usize, item: Maybe<Object<Item<'_>>>) -> Result<PushItem, ApiError> {
-    let refuse =
-        |field: &str, why: &str| ApiError::bad(format!("items[{index}].{field} {why}"));
+    let refuse = |field: &str, why: &str| ApiError::bad(format!("items[{index}].{field} {why}"));
     let Maybe::Is(Object(item)) = item else {
         return Err(ApiError::bad(format!("items[{index}] must be an object")));
     };
@@ -235,10 +234,8 @@ mod tests {
             transaction_id: "t".to_owned(),
             queue: "q".to_owned(),
         };
-        let failed = Pushed {
-            outcome: PushOutcome::Failed(AppendError::Stopping),
-            ..stored(false)
-        };
+        let failed =
+            Pushed { outcome: PushOutcome::Failed(AppendError::Stopping), ..stored(false) };
         let pushed = [stored(false), stored(true), failed];
         let shown: Vec<_> = pushed.iter().enumerate().map(result).collect();
         assert_eq!(

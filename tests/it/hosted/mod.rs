@@ -1,3 +1,7 @@
 //! Hosted folds.
 
 mod feed;
+mod life;
+mod modules;
+mod poison;
+mod windows;
