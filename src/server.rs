@@ -188,7 +188,8 @@ impl Server {
             let _ = stream.set_nodelay(true);
         });
         let serving = tokio::spawn(async move {
-            let serve = axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned());
+            let serve =
+                axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned());
             if let Err(cause) = serve.await {
                 tracing::error!(%cause, "the HTTP server ended");
             }
@@ -282,5 +283,9 @@ fn place_of(config: &tokio_postgres::Config) -> String {
     let ports: Vec<String> = config.get_ports().iter().map(ToString::to_string).collect();
     let name = config.get_dbname().unwrap_or("default database");
     let at = if hosts.is_empty() { "localhost".to_owned() } else { hosts.join(",") };
-    if ports.is_empty() { format!("{at}/{name}") } else { format!("{at}:{}/{name}", ports.join(",")) }
+    if ports.is_empty() {
+        format!("{at}/{name}")
+    } else {
+        format!("{at}:{}/{name}", ports.join(","))
+    }
 }

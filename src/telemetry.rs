@@ -1,5 +1,7 @@
 //! Logs and metrics of the process.
 
+use std::io::IsTerminal as _;
+
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -21,7 +23,8 @@ pub enum LogFormat {
 pub fn init(filter: &str, format: LogFormat) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_syntax| EnvFilter::new("info"));
     let registry = tracing_subscriber::registry().with(filter);
-    let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let ansi = std::io::stderr().is_terminal();
+    let text = tracing_subscriber::fmt::layer().with_ansi(ansi).with_writer(std::io::stderr);
     let outcome = match format {
         LogFormat::Text => registry.with(text).try_init(),
         LogFormat::Json => registry.with(text.json()).try_init(),
@@ -86,8 +89,7 @@ impl Metrics {
     pub fn new() -> Self {
         let registry = Registry::new();
         let counters = |name: &str, help: &str, labels: &[&str]| {
-            let metric =
-                IntCounterVec::new(Opts::new(name, help), labels).expect("constant names");
+            let metric = IntCounterVec::new(Opts::new(name, help), labels).expect("constant names");
             registry.register(Box::new(metric.clone())).expect("names differ");
             metric
         };

@@ -104,17 +104,13 @@ pub struct Aggregate<T> {
 
 impl<T> Aggregate<T> {
     pub(crate) fn new() -> Self {
-        Self {
-            fields: Vec::new(),
-            names: Vec::new(),
-        }
+        Self { fields: Vec::new(), names: Vec::new() }
     }
 
     fn field(mut self, name: impl Into<String>, kind: Kind<T>) -> Self {
         self.names.push(name.into());
         if matches!(kind, Kind::Avg(_)) {
-            self.names
-                .extend([AVG_SUM.to_owned(), AVG_COUNT.to_owned()]);
+            self.names.extend([AVG_SUM.to_owned(), AVG_COUNT.to_owned()]);
         }
         self.fields.push(kind);
         self
@@ -164,10 +160,7 @@ impl<T> Aggregate<T> {
                 problems.push(format!("aggregate: two fields are named {a:?}"));
             }
         }
-        Fields {
-            fields: self.fields,
-            names: self.names.into(),
-        }
+        Fields { fields: self.fields, names: self.names.into() }
     }
 }
 
@@ -195,10 +188,7 @@ impl<T> Reducer<T> for Fields<T> {
     type Acc = Totals;
 
     fn initial(&self) -> Totals {
-        Totals {
-            names: self.names.clone(),
-            values: self.initial_values(),
-        }
+        Totals { names: self.names.clone(), values: self.initial_values() }
     }
 
     fn step(&self, acc: &mut Totals, record: &T) {

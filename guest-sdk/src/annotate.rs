@@ -31,18 +31,12 @@ impl<T: Clone> Engine<T, Closed> for Annotate<T> {
                 values.push((record.data.clone(), window));
             }
         }
-        let outcome = Outcome {
-            rejects: intake.rejects,
-            tallies,
-            ..Outcome::default()
-        };
+        let outcome = Outcome { rejects: intake.rejects, tallies, ..Outcome::default() };
         Ok(Next::Done(Folded { values, outcome }))
     }
 
     fn resume(&mut self, _rows: Vec<Entry>) -> Result<Next<T, Closed>, Failure> {
-        Err(Failure::Halt(
-            "resume came, but this fold keeps no state".into(),
-        ))
+        Err(Failure::Halt("resume came, but this fold keeps no state".into()))
     }
 
     fn flush(&mut self, _: Context, _: Vec<Entry>) -> Result<Folded<T, Closed>, Failure> {

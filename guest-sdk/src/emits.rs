@@ -42,13 +42,7 @@ impl<V: 'static, O: Origin + Clone + 'static> Emits<V, O> {
         self,
         stage: impl Fn(V, &O, &mut dyn FnMut(Result<U, Refuse>)) + 'static,
     ) -> Emits<U, O> {
-        Emits {
-            engine: Box::new(Staged {
-                inner: self.engine,
-                stage,
-            }),
-            settings: self.settings,
-        }
+        Emits { engine: Box::new(Staged { inner: self.engine, stage }), settings: self.settings }
     }
 
     /// Replaces each value.
@@ -146,12 +140,7 @@ impl<V: 'static, O: Origin + Clone + 'static> Emits<V, O> {
         let emits = self.try_map(move |value, origin| {
             let payload = json::payload(&value).map_err(Failure::Halt)?;
             let partition = partition(&value, origin).to_string();
-            Ok(Emit {
-                queue: to.clone(),
-                partition,
-                payload,
-                transaction_id: None,
-            })
+            Ok(Emit { queue: to.clone(), partition, payload, transaction_id: None })
         });
         Pipeline::new(emits.engine, emits.settings, Some(queue))
     }

@@ -17,10 +17,7 @@ pub(crate) struct Folded<V, O> {
 
 impl<V, O> Folded<V, O> {
     pub(crate) fn empty() -> Self {
-        Self {
-            values: Vec::new(),
-            outcome: Outcome::default(),
-        }
+        Self { values: Vec::new(), outcome: Outcome::default() }
     }
 }
 

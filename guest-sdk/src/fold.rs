@@ -48,9 +48,7 @@ pub trait Fold {
     /// Nothing is committed; see [`Failure`].
     fn resume(&mut self, rows: Vec<Entry>) -> Result<Step, Failure> {
         drop(rows);
-        Err(Failure::Halt(
-            "resume came, but this fold asks for no rows".into(),
-        ))
+        Err(Failure::Halt("resume came, but this fold asks for no rows".into()))
     }
 
     /// Rows that are due. No message is involved and nothing is acked.

@@ -54,12 +54,7 @@ struct States<S> {
 
 impl<T, F> Gate<T, F> {
     pub(crate) fn new(source: SourceFn<T>, key: Option<KeyFn<T>>, admit: F) -> Self {
-        Self {
-            source,
-            key,
-            admit,
-            pending: None,
-        }
+        Self { source, key, admit, pending: None }
     }
 }
 
@@ -75,16 +70,8 @@ where
     F: Fn(&mut S, &T, &At<'_>) -> Verdict,
 {
     fn run(&self, pending: Pending<T>, rows: &[Entry]) -> Result<Folded<T, Passed>, Failure> {
-        let Pending {
-            ctx,
-            batch,
-            mut intake,
-        } = pending;
-        let mut states = States {
-            live: load(rows)?,
-            undo: Vec::new(),
-            touched: BTreeMap::new(),
-        };
+        let Pending { ctx, batch, mut intake } = pending;
+        let mut states = States { live: load(rows)?, undo: Vec::new(), touched: BTreeMap::new() };
         let mut records = std::mem::take(&mut intake.records).into_iter().peekable();
         let mut values = Vec::new();
         let mut ack = Ack::All;
@@ -104,10 +91,7 @@ where
                     settled = index;
                     let count = u32::try_from(index)
                         .map_err(|e| Failure::Halt(format!("the batch is too large: {e}")))?;
-                    ack = Ack::Prefix {
-                        count,
-                        retry_after_ms,
-                    };
+                    ack = Ack::Prefix { count, retry_after_ms };
                     break;
                 }
             }
@@ -116,13 +100,7 @@ where
         let mut rejects = intake.rejects;
         rejects.retain(|r| usize::try_from(r.index).is_ok_and(|index| index < settled));
         let ops = states.into_ops().map_err(Failure::Halt)?;
-        let outcome = Outcome {
-            ops,
-            rejects,
-            tallies,
-            ack,
-            ..Outcome::default()
-        };
+        let outcome = Outcome { ops, rejects, tallies, ack, ..Outcome::default() };
         Ok(Folded { values, outcome })
     }
 
@@ -185,11 +163,7 @@ impl<S: Serialize> States<S> {
             };
             let mut value = Vec::new();
             json::write(&mut value, state)?;
-            ops.push(Op::Upsert(Upsert {
-                key,
-                value: json::text(value)?,
-                due_at: None,
-            }));
+            ops.push(Op::Upsert(Upsert { key, value: json::text(value)?, due_at: None }));
         }
         Ok(ops)
     }
@@ -219,27 +193,18 @@ where
         let mut keys: Vec<String> = intake.records.iter().map(|r| r.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        let pending = Pending {
-            ctx,
-            batch: batch.len(),
-            intake,
-        };
+        let pending = Pending { ctx, batch: batch.len(), intake };
         if keys.is_empty() {
             return self.run(pending, &[]).map(Next::Done);
         }
         self.gate.pending = Some(pending);
-        Ok(Next::Need(Reads {
-            keys,
-            ..Reads::default()
-        }))
+        Ok(Next::Need(Reads { keys, ..Reads::default() }))
     }
 
     fn resume(&mut self, rows: Vec<Entry>) -> Result<Next<T, Passed>, Failure> {
         match self.gate.pending.take() {
             Some(pending) => self.run(pending, &rows).map(Next::Done),
-            None => Err(Failure::Halt(
-                "resume came without a batch that waits for rows".into(),
-            )),
+            None => Err(Failure::Halt("resume came without a batch that waits for rows".into())),
         }
     }
 

@@ -39,13 +39,7 @@ impl<T: 'static, K> Stream<T, K> {
         let (source, key, settings) = self.into_parts();
         let admit = move |state: &mut S, record: &T, at: &At<'_>| admit(state, record, at).into();
         let gate = Gate::new(source, key, admit);
-        Emits::new(
-            Box::new(Stateful {
-                gate,
-                state: PhantomData::<fn() -> S>,
-            }),
-            settings,
-        )
+        Emits::new(Box::new(Stateful { gate, state: PhantomData::<fn() -> S> }), settings)
     }
 
     /// A gate by [`TokenBucket`]: one bucket for each key, `cost` tokens for each record.
@@ -69,10 +63,9 @@ impl<T: 'static, K> Stream<T, K> {
         bucket: TokenBucket,
         cost: impl Fn(&T) -> f64 + 'static,
     ) -> Emits<T, Passed> {
-        self.checked(bucket.check())
-            .gate(move |state: &mut BucketState, record, at| {
-                bucket.admit(state, cost(record), at.now)
-            })
+        self.checked(bucket.check()).gate(move |state: &mut BucketState, record, at| {
+            bucket.admit(state, cost(record), at.now)
+        })
     }
 
     /// A gate by [`SlidingLimit`]: one limit for each key, `cost` counted for each record.
@@ -93,9 +86,8 @@ impl<T: 'static, K> Stream<T, K> {
         limit: SlidingLimit,
         cost: impl Fn(&T) -> f64 + 'static,
     ) -> Emits<T, Passed> {
-        self.checked(limit.check())
-            .gate(move |state: &mut LimitState, record, at| {
-                limit.admit(state, cost(record), at.now)
-            })
+        self.checked(limit.check()).gate(move |state: &mut LimitState, record, at| {
+            limit.admit(state, cost(record), at.now)
+        })
     }
 }

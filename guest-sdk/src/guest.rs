@@ -44,10 +44,7 @@ pub fn describe<A>(
 ) -> Result<wit::Manifest, String> {
     install_panic_hook();
     let mut manifest = build.describe(params)?;
-    for (field, default) in [
-        (&mut manifest.name, package.0),
-        (&mut manifest.version, package.1),
-    ] {
+    for (field, default) in [(&mut manifest.name, package.0), (&mut manifest.version, package.1)] {
         if field.is_empty() {
             default.clone_into(field);
         }
@@ -102,12 +99,7 @@ pub fn flush<A>(
 }
 
 fn entries(rows: Vec<wit::Entry>) -> Vec<Entry> {
-    rows.into_iter()
-        .map(|row| Entry {
-            key: row.key,
-            value: row.value,
-        })
-        .collect()
+    rows.into_iter().map(|row| Entry { key: row.key, value: row.value }).collect()
 }
 
 fn list<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
@@ -116,53 +108,21 @@ fn list<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
 
 impl From<wit::Message> for Message {
     fn from(m: wit::Message) -> Self {
-        let wit::Message {
-            offset,
-            transaction_id,
-            created_at,
-            payload,
-        } = m;
-        Self {
-            offset,
-            transaction_id,
-            created_at,
-            payload,
-        }
+        let wit::Message { offset, transaction_id, created_at, payload } = m;
+        Self { offset, transaction_id, created_at, payload }
     }
 }
 
 impl From<wit::Context> for Context {
     fn from(c: wit::Context) -> Self {
-        let wit::Context {
-            query,
-            partition,
-            partition_id,
-            params,
-            now,
-            watermark,
-        } = c;
-        Self {
-            query,
-            partition,
-            partition_id,
-            params,
-            now,
-            watermark,
-        }
+        let wit::Context { query, partition, partition_id, params, now, watermark } = c;
+        Self { query, partition, partition_id, params, now, watermark }
     }
 }
 
 impl From<Manifest> for wit::Manifest {
     fn from(m: Manifest) -> Self {
-        let Manifest {
-            name,
-            version,
-            clock,
-            timers,
-            sinks,
-            max_batch,
-            idle_ms,
-        } = m;
+        let Manifest { name, version, clock, timers, sinks, max_batch, idle_ms } = m;
         let clock = match clock {
             Clock::Messages => wit::Clock::Messages,
             Clock::Host => wit::Clock::Host,
@@ -171,15 +131,7 @@ impl From<Manifest> for wit::Manifest {
             Timers::Watermark => wit::Timers::Watermark,
             Timers::Clock => wit::Timers::Clock,
         };
-        Self {
-            name,
-            version,
-            clock,
-            timers,
-            sinks,
-            max_batch,
-            idle_ms,
-        }
+        Self { name, version, clock, timers, sinks, max_batch, idle_ms }
     }
 }
 
@@ -198,23 +150,12 @@ impl From<Step> for wit::Step {
 
 impl From<Outcome> for wit::Outcome {
     fn from(o: Outcome) -> Self {
-        let Outcome {
-            ops,
-            emits,
-            rejects,
-            tallies,
-            ack,
-            watermark,
-        } = o;
+        let Outcome { ops, emits, rejects, tallies, ack, watermark } = o;
         let ack = match ack {
             Ack::All => wit::Ack::All,
-            Ack::Prefix {
-                count,
-                retry_after_ms,
-            } => wit::Ack::Prefix(wit::Prefix {
-                count,
-                retry_after_ms,
-            }),
+            Ack::Prefix { count, retry_after_ms } => {
+                wit::Ack::Prefix(wit::Prefix { count, retry_after_ms })
+            }
         };
         Self {
             ops: list(ops),
@@ -230,11 +171,9 @@ impl From<Outcome> for wit::Outcome {
 impl From<Op> for wit::Op {
     fn from(op: Op) -> Self {
         match op {
-            Op::Upsert(u) => Self::Upsert(wit::Upsert {
-                key: u.key,
-                value: u.value,
-                due_at: u.due_at,
-            }),
+            Op::Upsert(u) => {
+                Self::Upsert(wit::Upsert { key: u.key, value: u.value, due_at: u.due_at })
+            }
             Op::Delete(key) => Self::Delete(key),
         }
     }
@@ -242,36 +181,20 @@ impl From<Op> for wit::Op {
 
 impl From<Emit> for wit::Emit {
     fn from(e: Emit) -> Self {
-        let Emit {
-            queue,
-            partition,
-            payload,
-            transaction_id,
-        } = e;
-        Self {
-            queue,
-            partition,
-            payload,
-            transaction_id,
-        }
+        let Emit { queue, partition, payload, transaction_id } = e;
+        Self { queue, partition, payload, transaction_id }
     }
 }
 
 impl From<Reject> for wit::Reject {
     fn from(r: Reject) -> Self {
-        Self {
-            index: r.index,
-            reason: r.reason,
-        }
+        Self { index: r.index, reason: r.reason }
     }
 }
 
 impl From<Tally> for wit::Tally {
     fn from(t: Tally) -> Self {
-        Self {
-            cause: t.cause,
-            count: t.count,
-        }
+        Self { cause: t.cause, count: t.count }
     }
 }
 

@@ -36,18 +36,11 @@ pub(crate) struct Source {
 impl Source {
     /// The partition's name as a target; never empty.
     pub(crate) fn name(&self) -> &str {
-        if self.partition.is_empty() {
-            "Default"
-        } else {
-            &self.partition
-        }
+        if self.partition.is_empty() { "Default" } else { &self.partition }
     }
 
     pub(crate) fn of(ctx: &Context) -> Rc<Self> {
-        Rc::new(Self {
-            partition: ctx.partition.clone(),
-            partition_id: ctx.partition_id.clone(),
-        })
+        Rc::new(Self { partition: ctx.partition.clone(), partition_id: ctx.partition_id.clone() })
     }
 }
 
@@ -90,11 +83,8 @@ pub(crate) fn read<T>(
     time: &dyn Fn(&T, &Message) -> Result<i64, Refuse>,
     key_ok: fn(&str) -> Result<(), String>,
 ) -> Result<Intake<T>, Failure> {
-    let mut intake = Intake {
-        records: Vec::with_capacity(batch.len()),
-        rejects: Vec::new(),
-        skips: Vec::new(),
-    };
+    let mut intake =
+        Intake { records: Vec::with_capacity(batch.len()), rejects: Vec::new(), skips: Vec::new() };
     for (index, message) in batch.iter().enumerate() {
         let (records_before, skips_before) = (intake.records.len(), intake.skips.len());
         let (mut rejected, mut failed) = (None, None);
@@ -109,12 +99,7 @@ pub(crate) fn read<T>(
                     None => ctx.partition_id.clone(),
                 };
                 key_ok(&key).map_err(Refuse::Reject)?;
-                Ok(Record {
-                    index,
-                    time,
-                    key,
-                    data,
-                })
+                Ok(Record { index, time, key, data })
             });
             match placed {
                 Ok(record) => intake.records.push(record),
@@ -140,9 +125,7 @@ pub(crate) fn read<T>(
 /// Keys that no state key can be made of.
 pub(crate) fn plain_key(key: &str) -> Result<(), String> {
     match key.find([US, '\0']) {
-        Some(at) => Err(format!(
-            "the key {key:?} has a control character at byte {at}"
-        )),
+        Some(at) => Err(format!("the key {key:?} has a control character at byte {at}")),
         None => Ok(()),
     }
 }

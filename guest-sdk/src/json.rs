@@ -14,10 +14,7 @@ use crate::time::Timestamp;
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The integer that a double holds, where it has no fraction and is exact.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "checked: integral and below 2^53"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "checked: integral and below 2^53")]
 pub(crate) fn integral(v: f64) -> Option<i64> {
     (v.fract() == 0.0 && v.abs() < EXACT).then_some(v as i64)
 }
@@ -105,18 +102,12 @@ pub(crate) fn with_members<V: Serialize>(
         write(&mut out, member)?;
     }
     let rest = payload(value)?;
-    let members = rest
-        .trim_start()
-        .strip_prefix('{')
-        .unwrap_or("}")
-        .trim_start();
+    let members = rest.trim_start().strip_prefix('{').unwrap_or("}").trim_start();
     if !members.starts_with('}') {
         out.push(b',');
     }
     out.extend_from_slice(members.as_bytes());
-    RawValue::from_string(text(out)?)
-        .map(Document)
-        .map_err(|e| e.to_string())
+    RawValue::from_string(text(out)?).map(Document).map_err(|e| e.to_string())
 }
 
 /// A payload that is read as `T` and written again exactly as it came, members that `T` does not

@@ -17,13 +17,7 @@ pub enum Verdict {
 
 impl From<bool> for Verdict {
     fn from(allow: bool) -> Self {
-        if allow {
-            Self::Allow
-        } else {
-            Self::Deny {
-                retry_after_ms: None,
-            }
-        }
+        if allow { Self::Allow } else { Self::Deny { retry_after_ms: None } }
     }
 }
 
@@ -63,19 +57,11 @@ fn number_or_zero<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
 
 /// A cost that is no cost counts as one.
 fn sane_cost(cost: f64) -> f64 {
-    if cost.is_finite() && cost >= 0.0 {
-        cost
-    } else {
-        1.0
-    }
+    if cost.is_finite() && cost >= 0.0 { cost } else { 1.0 }
 }
 
 fn positive(what: &str, v: f64) -> Result<(), String> {
-    if v.is_finite() && v > 0.0 {
-        Ok(())
-    } else {
-        Err(format!("{what} must be above 0"))
-    }
+    if v.is_finite() && v > 0.0 { Ok(()) } else { Err(format!("{what} must be above 0")) }
 }
 
 /// Milliseconds as a hint for the next try, at least one.
@@ -86,20 +72,14 @@ fn retry_after(ms: f64) -> Verdict {
         reason = "float casts saturate, and a hint may"
     )]
     let ms = ms.ceil().max(1.0) as u32;
-    Verdict::Deny {
-        retry_after_ms: Some(ms),
-    }
+    Verdict::Deny { retry_after_ms: Some(ms) }
 }
 
 impl TokenBucket {
     /// A bucket of this size and refill rate in tokens a second.
     #[must_use]
     pub const fn new(capacity: f64, refill_per_sec: f64) -> Self {
-        Self {
-            capacity,
-            refill_per_sec,
-            allow_zero_cost: true,
-        }
+        Self { capacity, refill_per_sec, allow_zero_cost: true }
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -121,11 +101,7 @@ impl TokenBucket {
         if tokens < cost {
             let missing = (cost - tokens) / self.refill_per_sec * 1_000.0;
             // What is larger than the bucket never passes: no time is worth a try.
-            return if cost > self.capacity {
-                false.into()
-            } else {
-                retry_after(missing)
-            };
+            return if cost > self.capacity { false.into() } else { retry_after(missing) };
         }
         state.tokens = Some(tokens - cost);
         state.allowed_total += 1.0;
@@ -190,11 +166,7 @@ impl SlidingLimit {
         }
         // The share of the window before falls steadily; what this one counted stays to its end.
         let room = self.limit - cost - state.current_count;
-        let wanted = if room < 0.0 {
-            1.0
-        } else {
-            1.0 - room / state.previous_count
-        };
+        let wanted = if room < 0.0 { 1.0 } else { 1.0 - room / state.previous_count };
         retry_after((wanted - elapsed) * window_ms)
     }
 }
@@ -204,11 +176,7 @@ mod tests {
     use super::*;
 
     fn limit(window: f64, current: f64, previous: f64) -> LimitState {
-        LimitState {
-            window: Some(window),
-            current_count: current,
-            previous_count: previous,
-        }
+        LimitState { window: Some(window), current_count: current, previous_count: previous }
     }
 
     /// operators V11: the window before counts by its share.
@@ -219,12 +187,7 @@ mod tests {
         assert_eq!(gate.admit(&mut state, 1.0, 25_000), Verdict::Allow);
         assert_eq!(gate.admit(&mut state, 1.0, 25_000), Verdict::Allow);
         let denied = gate.admit(&mut state, 1.0, 25_000);
-        assert_eq!(
-            denied,
-            Verdict::Deny {
-                retry_after_ms: Some(5_000)
-            }
-        );
+        assert_eq!(denied, Verdict::Deny { retry_after_ms: Some(5_000) });
         assert_eq!(state, limit(2.0, 2.0, 2.0));
         assert_eq!(gate.admit(&mut state, 1.0, 45_000), Verdict::Allow);
         assert_eq!(state, limit(4.0, 1.0, 0.0));
@@ -243,28 +206,10 @@ mod tests {
         // A clock that goes back refills nothing.
         assert_eq!(bucket.admit(&mut state, -3.0, 0), Verdict::Allow);
         let denied = bucket.admit(&mut state, 1.0, 0);
-        assert_eq!(
-            denied,
-            Verdict::Deny {
-                retry_after_ms: Some(1_000)
-            }
-        );
-        assert_eq!(
-            bucket.admit(&mut state, 3.0, 0),
-            Verdict::Deny {
-                retry_after_ms: None
-            }
-        );
-        let strict = TokenBucket {
-            allow_zero_cost: false,
-            ..bucket
-        };
-        assert_eq!(
-            strict.admit(&mut state, 0.0, 0),
-            Verdict::Deny {
-                retry_after_ms: None
-            }
-        );
+        assert_eq!(denied, Verdict::Deny { retry_after_ms: Some(1_000) });
+        assert_eq!(bucket.admit(&mut state, 3.0, 0), Verdict::Deny { retry_after_ms: None });
+        let strict = TokenBucket { allow_zero_cost: false, ..bucket };
+        assert_eq!(strict.admit(&mut state, 0.0, 0), Verdict::Deny { retry_after_ms: None });
         assert!(TokenBucket::new(0.0, 1.0).check().is_err());
         assert!(TokenBucket::new(1.0, f64::INFINITY).check().is_err());
         assert!(SlidingLimit::new(1.0, f64::NAN).check().is_err());

@@ -19,12 +19,7 @@ pub struct Closed {
 
 impl Closed {
     pub(crate) fn new(key: String, start: i64, end: i64, source: Rc<Source>) -> Self {
-        Self {
-            key,
-            start: Timestamp(start),
-            end: Timestamp(end),
-            source,
-        }
+        Self { key, start: Timestamp(start), end: Timestamp(end), source }
     }
 
     /// The start as state keys spell it, `YYYY-MM-DDTHH:MM:SS.mmmZ`.

@@ -54,14 +54,7 @@ impl<T, R: Reducer<T>> Panes<T, R> {
         timing: Timing<T>,
         reducer: R,
     ) -> Self {
-        Self {
-            source,
-            key,
-            window,
-            timing,
-            reducer,
-            pending: None,
-        }
+        Self { source, key, window, timing, reducer, pending: None }
     }
 
     fn assign(&self, records: &[Record<T>]) -> Assigned<R::Acc> {
@@ -117,9 +110,7 @@ impl<T, R: Reducer<T>> Panes<T, R> {
                 .map_err(|e| Failure::Halt(format!("the state row {:?}: {e}", row.key)))?;
             let (start, end) = stored.bounds(window_key);
             let known = panes.get(..asked).and_then(|panes| {
-                panes
-                    .binary_search_by(|pane| pane.state_key.as_str().cmp(&row.key))
-                    .ok()
+                panes.binary_search_by(|pane| pane.state_key.as_str().cmp(&row.key)).ok()
             });
             match known.and_then(|at| panes.get_mut(at)) {
                 Some(pane) => {
@@ -159,14 +150,8 @@ impl<T, R: Reducer<T>> Panes<T, R> {
                     ops.push(Op::Delete(pane.state_key));
                 }
             } else if pane.touched {
-                let value = self
-                    .row(&acc, pane.start, pane.end)
-                    .map_err(Failure::Halt)?;
-                ops.push(Op::Upsert(Upsert {
-                    key: pane.state_key,
-                    value,
-                    due_at: Some(due),
-                }));
+                let value = self.row(&acc, pane.start, pane.end).map_err(Failure::Halt)?;
+                ops.push(Op::Upsert(Upsert { key: pane.state_key, value, due_at: Some(due) }));
             }
         }
         Ok(call.finish(values, ops))
@@ -191,16 +176,10 @@ impl<T, R: Reducer<T>> Engine<R::Acc, Closed> for Panes<T, R> {
         batch: Vec<Message>,
     ) -> Result<Next<R::Acc, Closed>, Failure> {
         let key = self.key.as_ref();
-        let admitted = self
-            .timing
-            .admit(&self.source, key, self.window, &ctx, &batch)?;
+        let admitted = self.timing.admit(&self.source, key, self.window, &ctx, &batch)?;
         let assigned = self.assign(&admitted.records);
         let reads = Reads {
-            keys: assigned
-                .0
-                .iter()
-                .map(|pane| pane.state_key.clone())
-                .collect(),
+            keys: assigned.0.iter().map(|pane| pane.state_key.clone()).collect(),
             prefixes: Vec::new(),
             due: admitted.clock,
         };
@@ -208,27 +187,15 @@ impl<T, R: Reducer<T>> Engine<R::Acc, Closed> for Panes<T, R> {
             return Ok(Next::Done(admitted.call.finish(Vec::new(), Vec::new())));
         }
         let (records, clock, call) = (admitted.records, admitted.clock, admitted.call);
-        self.pending = Some(Pending {
-            records,
-            assigned,
-            clock,
-            call,
-        });
+        self.pending = Some(Pending { records, assigned, clock, call });
         Ok(Next::Need(reads))
     }
 
     fn resume(&mut self, rows: Vec<Entry>) -> Result<Next<R::Acc, Closed>, Failure> {
         let Some(pending) = self.pending.take() else {
-            return Err(Failure::Halt(
-                "resume came without a batch that waits for rows".into(),
-            ));
+            return Err(Failure::Halt("resume came without a batch that waits for rows".into()));
         };
-        let Pending {
-            records,
-            assigned: (mut panes, touches),
-            clock,
-            call,
-        } = pending;
+        let Pending { records, assigned: (mut panes, touches), clock, call } = pending;
         self.seed(&mut panes, &rows)?;
         for (record, pane) in touches {
             if let (Some(record), Some(pane)) = (records.get(record), panes.get_mut(pane)) {

@@ -22,18 +22,12 @@ impl<T> Engine<T, Passed> for Passthrough<T> {
         let passed = |r: intake::Record<T>| (r.data, Passed::new(r.key, source.clone()));
         Ok(Next::Done(Folded {
             values: intake.records.into_iter().map(passed).collect(),
-            outcome: Outcome {
-                rejects: intake.rejects,
-                tallies,
-                ..Outcome::default()
-            },
+            outcome: Outcome { rejects: intake.rejects, tallies, ..Outcome::default() },
         }))
     }
 
     fn resume(&mut self, _rows: Vec<Entry>) -> Result<Next<T, Passed>, Failure> {
-        Err(Failure::Halt(
-            "resume came, but this fold keeps no state".into(),
-        ))
+        Err(Failure::Halt("resume came, but this fold keeps no state".into()))
     }
 
     fn flush(&mut self, _: Context, _: Vec<Entry>) -> Result<Folded<T, Passed>, Failure> {

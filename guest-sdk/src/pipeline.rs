@@ -17,11 +17,7 @@ impl Pipeline {
         settings: Settings,
         sink: Option<String>,
     ) -> Self {
-        Self(Box::new(Chain {
-            engine,
-            settings,
-            sink,
-        }))
+        Self(Box::new(Chain { engine, settings, sink }))
     }
 }
 
@@ -91,11 +87,7 @@ impl<O> Fold for Chain<O> {
         if manifest.sinks.iter().any(String::is_empty) {
             problems.push("a sink needs the name of a queue".into());
         }
-        if problems.is_empty() {
-            Ok(manifest)
-        } else {
-            Err(problems.join("; "))
-        }
+        if problems.is_empty() { Ok(manifest) } else { Err(problems.join("; ")) }
     }
 
     fn start(&mut self, ctx: Context, batch: Vec<Message>) -> Result<Step, Failure> {

@@ -94,10 +94,8 @@ impl Tallies {
     }
 
     pub(crate) fn into_list(self) -> Vec<Tally> {
-        let tally = |(cause, count): (Cow<'static, str>, u64)| Tally {
-            cause: cause.into_owned(),
-            count,
-        };
+        let tally =
+            |(cause, count): (Cow<'static, str>, u64)| Tally { cause: cause.into_owned(), count };
         self.0.into_iter().map(tally).collect()
     }
 }

@@ -49,14 +49,7 @@ impl<T, R: Reducer<T>> Sessions<T, R> {
         timing: Timing<T>,
         reducer: R,
     ) -> Self {
-        Self {
-            source,
-            key,
-            gap,
-            timing,
-            reducer,
-            pending: None,
-        }
+        Self { source, key, gap, timing, reducer, pending: None }
     }
 
     fn tag(&self) -> String {
@@ -76,13 +69,7 @@ impl<T, R: Reducer<T>> Sessions<T, R> {
                 .load(stored.acc(&row.value))
                 .map_err(|e| Failure::Halt(format!("the state row {:?}: {e}", row.key)))?;
             let (start, last) = stored.session();
-            let session = Session {
-                acc,
-                start,
-                last,
-                seeded: true,
-                touched: false,
-            };
+            let session = Session { acc, start, last, seeded: true, touched: false };
             open.insert(key.to_owned(), session);
         }
         Ok(open)
@@ -116,10 +103,7 @@ impl<T, R: Reducer<T>> Sessions<T, R> {
 
     fn ended(&self, key: String, session: Session<R::Acc>, call: &Call) -> (R::Acc, Closed) {
         let end = session.last.saturating_add(self.gap);
-        (
-            session.acc,
-            Closed::new(key, session.start, end, call.source.clone()),
-        )
+        (session.acc, Closed::new(key, session.start, end, call.source.clone()))
     }
 
     /// Ends what the clock has passed and keeps the rest.
@@ -134,10 +118,7 @@ impl<T, R: Reducer<T>> Sessions<T, R> {
         let mut ops = Vec::new();
         for (key, session) in open {
             let row_key = state_key(&tag, "open", &key);
-            let due = session
-                .last
-                .saturating_add(self.gap)
-                .saturating_add(self.timing.grace);
+            let due = session.last.saturating_add(self.gap).saturating_add(self.timing.grace);
             if clock.is_some_and(|clock| due <= clock) {
                 // The row may be that of a session which this batch ended: it must go all the same.
                 if session.seeded {
@@ -146,11 +127,7 @@ impl<T, R: Reducer<T>> Sessions<T, R> {
                 values.push(self.ended(key, session, &call));
             } else if session.touched {
                 let value = self.row(&session).map_err(Failure::Halt)?;
-                ops.push(Op::Upsert(Upsert {
-                    key: row_key,
-                    value,
-                    due_at: Some(due),
-                }));
+                ops.push(Op::Upsert(Upsert { key: row_key, value, due_at: Some(due) }));
             }
         }
         Ok(call.finish(values, ops))
@@ -184,35 +161,17 @@ impl<T, R: Reducer<T>> Engine<R::Acc, Closed> for Sessions<T, R> {
         let mut keys: Vec<&str> = records.iter().map(|record| record.key.as_str()).collect();
         keys.sort_unstable();
         keys.dedup();
-        let keys: Vec<String> = keys
-            .iter()
-            .map(|key| state_key(&tag, "open", key))
-            .collect();
+        let keys: Vec<String> = keys.iter().map(|key| state_key(&tag, "open", key)).collect();
         if keys.is_empty() && clock.is_none() {
             return Ok(Next::Done(call.finish(Vec::new(), Vec::new())));
         }
-        self.pending = Some(Pending {
-            records,
-            clock,
-            call,
-        });
-        Ok(Next::Need(Reads {
-            keys,
-            prefixes: Vec::new(),
-            due: clock,
-        }))
+        self.pending = Some(Pending { records, clock, call });
+        Ok(Next::Need(Reads { keys, prefixes: Vec::new(), due: clock }))
     }
 
     fn resume(&mut self, rows: Vec<Entry>) -> Result<Next<R::Acc, Closed>, Failure> {
-        let Some(Pending {
-            records,
-            clock,
-            call,
-        }) = self.pending.take()
-        else {
-            return Err(Failure::Halt(
-                "resume came without a batch that waits for rows".into(),
-            ));
+        let Some(Pending { records, clock, call }) = self.pending.take() else {
+            return Err(Failure::Halt("resume came without a batch that waits for rows".into()));
         };
         let mut open = self.load(&rows)?;
         let mut values = Vec::new();

@@ -14,10 +14,6 @@ pub(crate) struct Settings {
 impl Settings {
     /// Refuses to run a chain with mistakes, should a host not have called describe.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::Halt(self.problems.join("; ")))
-        }
+        if self.problems.is_empty() { Ok(()) } else { Err(Failure::Halt(self.problems.join("; "))) }
     }
 }

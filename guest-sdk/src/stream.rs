@@ -73,12 +73,7 @@ impl<T: 'static> Stream<T> {
                 Err(refused) => out(Err(refused)),
             });
         });
-        Stream {
-            source,
-            key: None,
-            settings: self.settings,
-            keying: PhantomData,
-        }
+        Stream { source, key: None, settings: self.settings, keying: PhantomData }
     }
 
     /// Replaces each record.
@@ -163,11 +158,7 @@ impl<T: 'static> Stream<T> {
     #[must_use]
     pub fn skip_if(self, cause: &'static str, skip: impl Fn(&T) -> bool + 'static) -> Self {
         self.stage(move |_, record, out| {
-            let verdict = if skip(&record) {
-                Err(Refuse::Skip(cause.into()))
-            } else {
-                Ok(record)
-            };
+            let verdict = if skip(&record) { Err(Refuse::Skip(cause.into())) } else { Ok(record) };
             out(verdict);
         })
     }
@@ -207,15 +198,8 @@ impl<T: 'static> Stream<T> {
     #[must_use]
     pub fn key_by<N: Display>(self, f: impl Fn(&T) -> N + 'static) -> Stream<T, Keyed> {
         let key: KeyFn<T> = Box::new(move |record| f(record).to_string());
-        let Self {
-            source, settings, ..
-        } = self;
-        Stream {
-            source,
-            key: Some(key),
-            settings,
-            keying: PhantomData,
-        }
+        let Self { source, settings, .. } = self;
+        Stream { source, key: Some(key), settings, keying: PhantomData }
     }
 }
 
@@ -319,13 +303,7 @@ impl<T: 'static, K> Stream<T, K> {
 
     /// Passes records on without state.
     pub(crate) fn pass(self) -> Emits<T, Passed> {
-        Emits::new(
-            Box::new(Passthrough {
-                source: self.source,
-                key: self.key,
-            }),
-            self.settings,
-        )
+        Emits::new(Box::new(Passthrough { source: self.source, key: self.key }), self.settings)
     }
 
     /// Ends a stateless chain: each record becomes a message of `queue`, in the partition that is

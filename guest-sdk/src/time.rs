@@ -64,9 +64,7 @@ impl Timestamp {
     /// # Errors
     /// [`TimeError`] for anything else, also for dates that no calendar has and leap seconds.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
-        parse(text.as_bytes())
-            .map(Self)
-            .ok_or_else(|| TimeError(text.chars().take(64).collect()))
+        parse(text.as_bytes()).map(Self).ok_or_else(|| TimeError(text.chars().take(64).collect()))
     }
 
     /// Milliseconds since 1970-01-01T00:00:00Z.
@@ -129,9 +127,7 @@ impl<'de> Deserialize<'de> for Timestamp {
                 i64::try_from(ms).map(Timestamp).map_err(E::custom)
             }
         }
-        deserializer
-            .deserialize_any(Instant)
-            .map_err(D::Error::custom)
+        deserializer.deserialize_any(Instant).map_err(D::Error::custom)
     }
 }
 
@@ -141,11 +137,7 @@ pub struct TimeError(String);
 
 impl fmt::Display for TimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} is not an ISO-8601 instant such as 2013-01-01T10:17:00Z",
-            self.0
-        )
+        write!(f, "{:?} is not an ISO-8601 instant such as 2013-01-01T10:17:00Z", self.0)
     }
 }
 
@@ -185,9 +177,8 @@ fn fraction(text: &[u8]) -> Option<(i64, &[u8])> {
     if digits.is_empty() {
         return None;
     }
-    let millis = (0..3).fold(0, |ms, i| {
-        ms * 10 + digits.get(i).map_or(0, |digit| i64::from(digit - b'0'))
-    });
+    let millis =
+        (0..3).fold(0, |ms, i| ms * 10 + digits.get(i).map_or(0, |digit| i64::from(digit - b'0')));
     Some((millis, zone))
 }
 
@@ -208,9 +199,7 @@ fn offset_ms(zone: &[u8]) -> Option<i64> {
 
 fn number(digits: &[u8]) -> Option<i64> {
     digits.iter().try_fold(0_i64, |n, digit| {
-        digit
-            .is_ascii_digit()
-            .then(|| n * 10 + i64::from(digit - b'0'))
+        digit.is_ascii_digit().then(|| n * 10 + i64::from(digit - b'0'))
     })
 }
 
@@ -243,11 +232,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
     let shifted = (5 * doy + 2) / 153;
     let day = doy - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     (yoe + era * 400 + i64::from(month <= 2), month, day)
 }
 

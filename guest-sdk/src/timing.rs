@@ -61,21 +61,8 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn finish<V, O>(self, values: Vec<(V, O)>, ops: Vec<Op>) -> Folded<V, O> {
-        let Self {
-            watermark,
-            emits,
-            rejects,
-            tallies,
-            ..
-        } = self;
-        let outcome = Outcome {
-            ops,
-            emits,
-            rejects,
-            tallies,
-            watermark,
-            ..Outcome::default()
-        };
+        let Self { watermark, emits, rejects, tallies, .. } = self;
+        let outcome = Outcome { ops, emits, rejects, tallies, watermark, ..Outcome::default() };
         Folded { values, outcome }
     }
 }
@@ -128,30 +115,16 @@ impl<T> Timing<T> {
         let mut records = intake.records;
         let mut clock = Some(ctx.now);
         if self.event.is_some() {
-            let reached = records
-                .iter()
-                .map(|r| r.time.saturating_sub(self.lateness))
-                .max();
+            let reached = records.iter().map(|r| r.time.saturating_sub(self.lateness)).max();
             if let Some(watermark) = ctx.watermark {
-                self.part_late(
-                    &mut records,
-                    watermark,
-                    window,
-                    batch,
-                    &mut call,
-                    &mut tallies,
-                )?;
+                self.part_late(&mut records, watermark, window, batch, &mut call, &mut tallies)?;
             }
             // None is below every instant.
             clock = ctx.watermark.max(reached);
             call.watermark = clock;
         }
         call.tallies = tallies.into_list();
-        Ok(Admitted {
-            records,
-            clock,
-            call,
-        })
+        Ok(Admitted { records, clock, call })
     }
 
     fn part_late(
@@ -171,9 +144,7 @@ impl<T> Timing<T> {
             let Late::Side(queue) = &self.late else {
                 continue;
             };
-            let payload = batch
-                .get(record.index)
-                .map_or("null", |m| m.payload.as_str());
+            let payload = batch.get(record.index).map_or("null", |m| m.payload.as_str());
             let starts: Vec<i64> = window.starts(record.time).collect();
             for &start in starts.iter().rev() {
                 let late = LateRecord::new(&record, (start, window.length()), watermark, payload)?;

@@ -59,9 +59,7 @@ pub(crate) enum Window {
 
 impl Window {
     pub(crate) fn tumbling(size: Duration) -> Result<Self, String> {
-        Ok(Self::Tumbling {
-            size: length("tumbling: the size", size)?,
-        })
+        Ok(Self::Tumbling { size: length("tumbling: the size", size)? })
     }
 
     pub(crate) fn sliding(size: Duration, slide: Duration) -> Result<Self, String> {
@@ -74,9 +72,7 @@ impl Window {
     }
 
     pub(crate) fn session(gap: Duration) -> Result<Self, String> {
-        Ok(Self::Session {
-            gap: length("session: the gap", gap)?,
-        })
+        Ok(Self::Session { gap: length("session: the gap", gap)? })
     }
 
     /// The first part of this operator's state keys.
@@ -119,10 +115,7 @@ impl Window {
     pub(crate) fn check(self, time: i64) -> Result<(), String> {
         // The shift and the length are added later: stay clear of overflow first.
         let in_range = (FIRST_MS..=LAST_MS).contains(&time)
-            && self
-                .starts(time)
-                .last()
-                .is_some_and(|start| start >= FIRST_MS);
+            && self.starts(time).last().is_some_and(|start| start >= FIRST_MS);
         if in_range {
             Ok(())
         } else {
@@ -145,9 +138,7 @@ fn seconds(ms: i64) -> String {
     if rest == 0 {
         whole.to_string()
     } else {
-        format!("{whole}.{rest:03}")
-            .trim_end_matches('0')
-            .to_owned()
+        format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
     }
 }
 
@@ -226,10 +217,7 @@ mod tests {
     const T0: i64 = 1_785_837_600_000;
 
     fn windows(window: Window, time: i64) -> Vec<(i64, i64)> {
-        window
-            .starts(time)
-            .map(|start| (start, start + window.length()))
-            .collect()
+        window.starts(time).map(|start| (start, start + window.length())).collect()
     }
 
     /// operators V2, V3, V5: assignment, below the epoch too.
@@ -239,14 +227,8 @@ mod tests {
         assert_eq!(windows(tumbling, -1), [(-10_000, 0)]);
         assert_eq!(windows(tumbling, 9_999), [(0, 10_000)]);
         assert_eq!(windows(tumbling, 10_000), [(10_000, 20_000)]);
-        let sliding = Window::Sliding {
-            size: 60_000,
-            slide: 10_000,
-        };
-        let starts: Vec<i64> = sliding
-            .starts(T0 + 37_000)
-            .map(|s| (s - T0) / 1_000)
-            .collect();
+        let sliding = Window::Sliding { size: 60_000, slide: 10_000 };
+        let starts: Vec<i64> = sliding.starts(T0 + 37_000).map(|s| (s - T0) / 1_000).collect();
         assert_eq!(starts, [30, 20, 10, 0, -10, -20]);
 
         let t = T0 + 37_123;
@@ -266,19 +248,10 @@ mod tests {
     fn keys_and_rows() {
         let tag = |window: Result<Window, String>| window.map(Window::tag).expect("it is valid");
         assert_eq!(tag(Window::tumbling(Duration::from_secs(60))), "tumb:60");
-        assert_eq!(
-            tag(Window::tumbling(Duration::from_millis(500))),
-            "tumb:0.5"
-        );
+        assert_eq!(tag(Window::tumbling(Duration::from_millis(500))), "tumb:0.5");
         let minute = Duration::from_secs(60);
-        assert_eq!(
-            tag(Window::sliding(minute, Duration::from_secs(10))),
-            "slide:60:10"
-        );
-        assert_eq!(
-            tag(Window::session(Duration::from_millis(1_250))),
-            "sess:1.25"
-        );
+        assert_eq!(tag(Window::sliding(minute, Duration::from_secs(10))), "slide:60:10");
+        assert_eq!(tag(Window::session(Duration::from_millis(1_250))), "sess:1.25");
         assert_eq!(Window::Cron(Cron::Week).tag(), "cron:week");
         assert!(Window::sliding(minute, Duration::from_secs(7)).is_err());
         assert!(Window::tumbling(Duration::ZERO).is_err());
@@ -288,19 +261,13 @@ mod tests {
         assert_eq!(parse_state_key("tumb:6", &key), Some(("w", "k")));
         assert_eq!(parse_state_key("tumb:60", &key), None);
         assert_eq!(parse_state_key("tumb:6", "tumb:6\u{1f}k"), None);
-        assert_eq!(
-            parse_state_key("tumb:6", "tumb:6\u{1f}w\u{1f}k\u{1f}x"),
-            None
-        );
+        assert_eq!(parse_state_key("tumb:6", "tumb:6\u{1f}w\u{1f}k\u{1f}x"), None);
 
         let value = r#"{"acc":null,"windowStart":5,"windowEnd":7.0}"#;
         assert_eq!(Row::parse(value).acc(value), "null");
         assert_eq!(Row::parse(value).bounds(""), (5, 5));
         assert_eq!(Row::parse("17").acc("17"), "17");
-        assert_eq!(
-            Row::parse("{}").bounds("1970-01-01T00:00:01.000Z"),
-            (1_000, 1_000)
-        );
+        assert_eq!(Row::parse("{}").bounds("1970-01-01T00:00:01.000Z"), (1_000, 1_000));
         assert_eq!(Row::parse("{}").bounds("?"), (0, 0));
     }
 }

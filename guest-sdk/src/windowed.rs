@@ -41,20 +41,8 @@ impl<T: 'static> Windowed<T> {
         settings: Settings,
         window: Window,
     ) -> Self {
-        let timing = Timing {
-            event: None,
-            lateness: 0,
-            late: Late::Drop,
-            grace: 0,
-            idle_ms: 0,
-        };
-        Self {
-            source,
-            key,
-            settings,
-            window,
-            timing,
-        }
+        let timing = Timing { event: None, lateness: 0, late: Late::Drop, grace: 0, idle_ms: 0 };
+        Self { source, key, settings, window, timing }
     }
 
     /// Follows a time in the record. The watermark of a partition is the largest event time seen,
@@ -82,9 +70,7 @@ impl<T: 'static> Windowed<T> {
     /// As [`Windowed::event_time`], with the source message at hand.
     #[must_use]
     pub fn event_time_with<R: IntoTime>(mut self, f: impl Fn(&T, &Message) -> R + 'static) -> Self {
-        self.timing.event = Some(Box::new(move |record, message| {
-            f(record, message).into_time()
-        }));
+        self.timing.event = Some(Box::new(move |record, message| f(record, message).into_time()));
         self
     }
 
@@ -198,13 +184,7 @@ impl<T: 'static> Windowed<T> {
 
     fn reducer<R: Reducer<T> + 'static>(mut self, reducer: R) -> Emits<R::Acc, Closed> {
         self.check_timing();
-        let Self {
-            source,
-            key,
-            settings,
-            window,
-            timing,
-        } = self;
+        let Self { source, key, settings, window, timing } = self;
         let engine: Box<dyn Engine<R::Acc, Closed>> = match window {
             Window::Session { gap } => Box::new(Sessions::new(source, key, gap, timing, reducer)),
             _ => Box::new(Panes::new(source, key, window, timing, reducer)),
@@ -232,36 +212,14 @@ impl<T: 'static> Windowed<T> {
     {
         self.check_timing();
         if matches!(self.window, Window::Session { .. }) {
-            self.settings
-                .problems
-                .push("session: a reducer is needed".into());
+            self.settings.problems.push("session: a reducer is needed".into());
         }
-        let Self {
-            source,
-            key,
-            settings,
-            window,
-            timing,
-        } = self;
-        Emits::new(
-            Box::new(Annotate {
-                source,
-                key,
-                window,
-                timing,
-            }),
-            settings,
-        )
+        let Self { source, key, settings, window, timing } = self;
+        Emits::new(Box::new(Annotate { source, key, window, timing }), settings)
     }
 
     fn check_timing(&mut self) {
-        let Timing {
-            event,
-            lateness,
-            late,
-            idle_ms,
-            ..
-        } = &self.timing;
+        let Timing { event, lateness, late, idle_ms, .. } = &self.timing;
         if event.is_none() && (*lateness, late, *idle_ms) != (0, &Late::Drop, 0) {
             let problem = "allowed_lateness, on_late and idle_ms need event_time";
             self.settings.problems.push(problem.into());

@@ -228,7 +228,9 @@ begin
         elsif c_idle_ms[i] > 0 then
           v_wake := v_now + make_interval(secs => c_idle_ms[i] / 1000.0);
         end if;
-        v_wake := greatest(v_wake, v_now + make_interval(secs => c_backoff_ms[i] / 1000.0));
+        if v_wake is not null and c_backoff_ms[i] > 0 then
+          v_wake := greatest(v_wake, v_now + make_interval(secs => c_backoff_ms[i] / 1000.0));
+        end if;
       end if;
     end if;
     -- An earlier wake time stays when only the silence rule would move it later: the sweep looks

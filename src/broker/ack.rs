@@ -62,6 +62,17 @@ impl Broker {
     /// # Errors
     /// When the store fails.
     pub async fn ack(&self, tenant: TenantId, acks: Vec<Ack>) -> Result<Vec<AckResult>, AckError> {
+        // A task of its own: a caller that goes away must not cost the wake-ups after the commit.
+        let broker = self.clone();
+        let task = self.inner.tasks.spawn(async move { broker.ack_to_end(tenant, acks).await });
+        task.await.unwrap_or_else(|cause| std::panic::resume_unwind(cause.into_panic()))
+    }
+
+    async fn ack_to_end(
+        &self,
+        tenant: TenantId,
+        acks: Vec<Ack>,
+    ) -> Result<Vec<AckResult>, AckError> {
         let inner = &self.inner;
         inner.metrics.requests.with_label_values(&["ack"]).inc();
         let mut results = vec![AckResult::default(); acks.len()];
@@ -108,7 +119,8 @@ impl Broker {
             let mut again = Vec::new();
             for (at, outcome) in open.into_iter().zip(outcomes) {
                 if let Some(offset) = outcome.need_dead {
-                    groups[at].dead = self.snapshot(&groups[at], offset, &acks, &places[at]).await?;
+                    groups[at].dead =
+                        self.snapshot(&groups[at], offset, &acks, &places[at]).await?;
                     if groups[at].dead.is_some() {
                         again.push(at);
                     }

@@ -212,7 +212,7 @@ impl Broker {
         for attempt in 0..=RETRIES_MAX {
             if let Err(cause) = self.append_once(&mut todo).await {
                 self.inner.metrics.db_errors.inc();
-                tracing::warn!(cause = %crate::telemetry::chain(&cause), attempt, "append failed");
+                tracing::debug!(cause = %crate::telemetry::chain(&cause), attempt, "append failed");
                 return fail(todo, &cause);
             }
             if todo.is_empty() {

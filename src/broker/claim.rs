@@ -15,6 +15,9 @@ use crate::db::group::{Group, Start};
 use crate::log::Frame;
 use crate::types::id::{PartitionId, Pid, QueueNo, TenantId};
 
+/// How long a lease is tried to be given back; it has lapsed by then in most cases.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(120);
+
 /// One message of a claimed batch.
 #[derive(Clone, Debug)]
 pub struct ClaimedMessage {
@@ -81,17 +84,21 @@ struct InFlight {
     task: Option<JoinHandle<Result<Vec<Lane>, Error>>>,
     inner: Arc<Inner>,
     lease: Uuid,
+    candidates: Vec<i64>,
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
         let (inner, lease) = (Arc::clone(&self.inner), self.lease);
-        let tasks = self.inner.tasks.clone();
-        tasks.spawn(async move {
-            if let Ok(Ok(lanes)) = task.await {
-                give_back(&inner, lease, claimed_pids(&lanes)).await;
-            }
+        let candidates = std::mem::take(&mut self.candidates);
+        self.inner.tasks.spawn(async move {
+            let pids = match task.await {
+                Ok(Ok(lanes)) => claimed_pids(&lanes),
+                // Its answer was lost: the claim may stand.
+                _ => candidates,
+            };
+            give_back(&inner, lease, pids).await;
         });
     }
 }
@@ -104,12 +111,21 @@ fn claimed_pids(lanes: &[Lane]) -> Vec<i64> {
         .collect()
 }
 
+/// Gives leases back, again and again while the store is away: a lease whose claim got no answer
+/// may stand all the same, and would keep its partition until it lapses.
 async fn give_back(inner: &Arc<Inner>, lease: Uuid, pids: Vec<i64>) {
     if pids.is_empty() {
         return;
     }
-    if let Err(cause) = inner.db.lease_release(lease, &pids, false).await {
-        tracing::warn!(%cause, %lease, "an undelivered lease could not be given back: it lapses");
+    let deadline = tokio::time::Instant::now() + GIVE_BACK_MAX;
+    let mut wait = Duration::from_millis(20);
+    while let Err(cause) = inner.db.lease_release(lease, &pids, false).await {
+        if inner.stop.is_cancelled() || tokio::time::Instant::now() >= deadline {
+            tracing::warn!(%cause, %lease, "a lease could not be given back: it lapses");
+            return;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_secs(1));
     }
 }
 
@@ -196,23 +212,25 @@ impl Broker {
     /// Claims, and tells the lanes what was learnt. Safe to drop at any moment.
     pub(super) async fn claim_lanes(
         &self,
-        lanes: &Lanes,
+        lanes: &Arc<Lanes>,
         claim: Claim,
     ) -> Result<Vec<Lane>, Error> {
         let (db, lease) = (self.inner.db.clone(), claim.lease);
         let candidates = claim.pids.clone();
         let auto_ack = claim.auto_ack;
         let task = self.inner.tasks.spawn(async move { db.claim(&claim).await });
-        let mut flight =
-            InFlight { task: Some(task), inner: Arc::clone(&self.inner), lease };
+        let mut flight = InFlight {
+            task: Some(task),
+            inner: Arc::clone(&self.inner),
+            lease,
+            candidates: candidates.clone(),
+        };
         let joined = flight.task.as_mut().expect("set above").await;
         flight.task = None;
         let found = match joined {
             Ok(Ok(found)) => found,
             Ok(Err(cause)) => {
-                for pid in candidates {
-                    lanes.offer(Pid(pid));
-                }
+                self.release_later(lanes, candidates, vec![lease], Duration::from_millis(20));
                 return Err(cause);
             }
             Err(cause) => std::panic::resume_unwind(cause.into_panic()),
@@ -272,7 +290,7 @@ impl Broker {
     /// When the store fails, or the segments cannot be read (the lease is given back then).
     pub async fn claim_one(
         &self,
-        lanes: &Lanes,
+        lanes: &Arc<Lanes>,
         pid: Pid,
         lease: Uuid,
         batch: i32,
@@ -338,9 +356,25 @@ impl Broker {
         self.inner.released(queue, group, pid);
     }
 
-    /// Gives a lease back without telling anybody: the caller knows when to try again.
-    pub async fn release_quietly(&self, pid: Pid, lease: Uuid) {
-        give_back(&self.inner, lease, vec![pid.0]).await;
+    /// Gives leases back as soon as the store lets it, then proposes the partitions after `wait`.
+    ///
+    /// Leases may be unknown to the store: they are those of calls that got no answer.
+    pub fn release_later(
+        &self,
+        lanes: &Arc<Lanes>,
+        pids: Vec<i64>,
+        leases: Vec<Uuid>,
+        wait: Duration,
+    ) {
+        let (inner, lanes) = (Arc::clone(&self.inner), Arc::clone(lanes));
+        self.inner.tasks.spawn(async move {
+            for lease in leases {
+                give_back(&inner, lease, pids.clone()).await;
+            }
+            for pid in pids {
+                lanes.offer_in(Pid(pid), wait);
+            }
+        });
     }
 
     /// Proposes a partition to a group now.

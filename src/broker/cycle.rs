@@ -104,6 +104,13 @@ impl Broker {
     /// # Errors
     /// Every [`CycleError`] but [`CycleError::Store`] means that nothing was committed.
     pub async fn cycle(&self, cycle: Cycle) -> Result<(CycleReceipt, Option<Lane>), CycleError> {
+        // A task of its own: a caller that goes away must not cost the wake-ups after the commit.
+        let broker = self.clone();
+        let task = self.inner.tasks.spawn(async move { broker.cycle_to_end(cycle).await });
+        task.await.unwrap_or_else(|cause| std::panic::resume_unwind(cause.into_panic()))
+    }
+
+    async fn cycle_to_end(&self, cycle: Cycle) -> Result<(CycleReceipt, Option<Lane>), CycleError> {
         let inner = &self.inner;
         let partition = inner
             .directory
@@ -216,8 +223,7 @@ impl Broker {
                 let id = queue.partition_id(&sink.partition);
                 // Learns whether the partition exists.
                 inner.directory.partition(&inner.db, id).await?;
-                let target =
-                    NewPartition { queue: queue.no, id, name: sink.partition.clone() };
+                let target = NewPartition { queue: queue.no, id, name: sink.partition.clone() };
                 targets.push((target, window_ms));
                 continue;
             }
@@ -239,11 +245,8 @@ impl Broker {
             };
             // The number is filled in by the transaction that makes the queue.
             let id = crate::types::id::PartitionId::derive(new.id, &sink.partition);
-            let target = NewPartition {
-                queue: Queue::NUMBER_PENDING,
-                id,
-                name: sink.partition.clone(),
-            };
+            let target =
+                NewPartition { queue: Queue::NUMBER_PENDING, id, name: sink.partition.clone() };
             targets.push((target, i64::from(new.options.dedup_window_s) * 1000));
         }
         create.sort_by(|a, b| a.name.cmp(&b.name));
@@ -355,10 +358,8 @@ impl Broker {
         if row.released == Some(true) && !claims {
             inner.released(source.queue.no, &packed.group, packed.partition.pid());
         }
-        let settled = row
-            .count
-            .zip(row.released)
-            .map(|(count, released)| Settled { count, released });
+        let settled =
+            row.count.zip(row.released).map(|(count, released)| Settled { count, released });
         let receipt = CycleReceipt {
             queue_name: source.queue.name.clone(),
             ops_applied,

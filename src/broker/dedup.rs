@@ -142,9 +142,7 @@ impl Table {
         let mut sizes: Vec<(u64, Pid, usize)> = self
             .indexes
             .iter()
-            .map(|(pid, (index, used))| {
-                (*used, *pid, index.lock().map_or(0, |i| i.len().max(8)))
-            })
+            .map(|(pid, (index, used))| (*used, *pid, index.lock().map_or(0, |i| i.len().max(8))))
             .collect();
         let mut total: usize = sizes.iter().map(|s| s.2).sum();
         sizes.sort_unstable();

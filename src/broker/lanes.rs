@@ -198,12 +198,8 @@ impl LaneTable {
             {
                 return Arc::clone(lanes);
             }
-            let lanes = Arc::new(Lanes {
-                queue,
-                group,
-                inner: Mutex::default(),
-                wake: Notify::new(),
-            });
+            let lanes =
+                Arc::new(Lanes { queue, group, inner: Mutex::default(), wake: Notify::new() });
             groups.insert(name.to_owned(), Arc::clone(&lanes));
             lanes
         })

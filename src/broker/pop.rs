@@ -129,9 +129,9 @@ impl Broker {
                 woken.enable();
             }
 
-            let mut found = self.pop_once(pop, &sources, pinned.as_ref(), &mut filled, deadline).await?;
-            found.conflation =
-                !sources.is_empty() && sources.iter().all(|s| s.group.conflation);
+            let mut found =
+                self.pop_once(pop, &sources, pinned.as_ref(), &mut filled, deadline).await?;
+            found.conflation = !sources.is_empty() && sources.iter().all(|s| s.group.conflation);
             found.conflict = sources.iter().any(|s| s.group.conflation != pop.conflation);
             let stopping = self.inner.stop.is_cancelled();
             let now = Instant::now();
@@ -211,8 +211,7 @@ impl Broker {
     ) -> Result<Popped, PopError> {
         let lease = Uuid::now_v7();
         let mut delivery = Delivery::new(&self.inner, lease);
-        let mut popped =
-            Popped { lease: (!pop.auto_ack).then_some(lease), ..Popped::default() };
+        let mut popped = Popped { lease: (!pop.auto_ack).then_some(lease), ..Popped::default() };
         let mut left = pop.batch.clamp(1, POP_BATCH_MAX);
         let mut lanes_left = match pop.partitions {
             Some(n) if n > 0 => n.min(POP_PARTITIONS_MAX),
@@ -300,9 +299,7 @@ impl Broker {
 }
 
 /// Pends for ever without a future, so that a branch of a select can be absent.
-async fn optional<F: Future<Output = ()>>(
-    future: std::pin::Pin<&mut Option<F>>,
-) -> Option<()> {
+async fn optional<F: Future<Output = ()>>(future: std::pin::Pin<&mut Option<F>>) -> Option<()> {
     match future.as_pin_mut() {
         Some(future) => {
             future.await;

@@ -221,8 +221,7 @@ impl Broker {
         let before = db.queue_find(tenant, &configure.queue).await?;
         let kept = before.as_ref().filter(|_| configure.mode == ConfigureMode::Merge);
         let options = resolve(&configure.options, kept.map(|q| &q.options.echo))?;
-        let namespace =
-            label("namespace", &configure.options, kept.map(|q| q.namespace.as_str()))?;
+        let namespace = label("namespace", &configure.options, kept.map(|q| q.namespace.as_str()))?;
         let task = label("task", &configure.options, kept.map(|q| q.task.as_str()))?;
         let name = &configure.queue;
         let queue = match before {
@@ -275,17 +274,13 @@ mod tests {
     fn a_bad_option_is_named_with_its_value() {
         let given = json!({"leaseTime": true});
         let error = resolve(given.as_object().expect("object"), None).expect_err("refused");
-        assert_eq!(
-            error.to_string(),
-            "option leaseTime: must be an integer of 32 bits, not true"
-        );
+        assert_eq!(error.to_string(), "option leaseTime: must be an integer of 32 bits, not true");
     }
 
     #[test]
     fn merge_keeps_what_is_not_named() {
-        let before = resolve(&Map::from_iter([("ttl".to_owned(), json!(7))]), None)
-            .expect("valid")
-            .echo;
+        let before =
+            resolve(&Map::from_iter([("ttl".to_owned(), json!(7))]), None).expect("valid").echo;
         let merged = resolve(&Map::new(), Some(&before)).expect("valid");
         assert_eq!(merged.echo["ttl"], 7);
     }

@@ -83,7 +83,7 @@ fn demo_dir() -> anyhow::Result<PathBuf> {
 }
 
 /// Builds the example fold with cargo.
-async fn build_module() -> anyhow::Result<Vec<u8>> {
+pub(super) async fn build_module() -> anyhow::Result<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     ensure!(
         root.join("examples/flights/Cargo.toml").exists(),
@@ -139,7 +139,8 @@ struct Seen {
 
 impl Demo {
     fn new(base: String) -> anyhow::Result<Arc<Self>> {
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build()?;
+        let http =
+            reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build()?;
         Ok(Arc::new(Self { http, base }))
     }
 
@@ -150,7 +151,11 @@ impl Demo {
         if status == reqwest::StatusCode::NOT_FOUND {
             return Ok(None);
         }
-        ensure!(status.is_success(), "{path} answered {status}: {}", String::from_utf8_lossy(&body));
+        ensure!(
+            status.is_success(),
+            "{path} answered {status}: {}",
+            String::from_utf8_lossy(&body)
+        );
         if body.is_empty() {
             return Ok(Some(Value::Null));
         }

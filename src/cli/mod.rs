@@ -1,6 +1,7 @@
 //! The command line.
 
 mod args;
+mod bench;
 mod demo;
 mod feed;
 mod serve;
@@ -15,9 +16,9 @@ use args::{ListenArgs, StoreArgs};
 #[derive(Debug, Parser)]
 #[command(name = "foldmq", version, max_term_width = 100)]
 pub struct Cli {
-    /// What is logged, in the syntax of RUST_LOG.
-    #[arg(long, global = true, env = "RUST_LOG", default_value = "warn,foldmq=info")]
-    log: String,
+    /// What is logged, in the syntax of RUST_LOG. [default: warn,foldmq=info; for demo: warn]
+    #[arg(long, global = true, env = "RUST_LOG")]
+    log: Option<String>,
     /// How log lines look.
     #[arg(long, global = true, env = "FOLDMQ_LOG_FORMAT", value_enum, default_value = "text")]
     log_format: crate::telemetry::LogFormat,
@@ -31,6 +32,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Fold a month of real flights, from nothing to windows, and show how it goes.
     Demo(demo::DemoArgs),
+    /// Measure this machine: pushes, cycles and folds against PostgreSQL driven directly.
+    Bench(bench::BenchArgs),
     /// Compile one module; the broker starts this as a limited child process.
     #[command(hide = true, disable_help_flag = true)]
     CompileModule {
@@ -49,12 +52,17 @@ impl Cli {
         if let Command::CompileModule { args } = self.command {
             return Ok(crate::fold::child_main(args));
         }
-        crate::telemetry::init(&self.log, self.log_format);
+        let usual = match &self.command {
+            Command::Serve(_) => "warn,foldmq=info",
+            _ => "warn",
+        };
+        crate::telemetry::init(self.log.as_deref().unwrap_or(usual), self.log_format);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             match self.command {
                 Command::Serve(args) => serve::run(args).await,
                 Command::Demo(args) => demo::run(args).await,
+                Command::Bench(args) => bench::run(args).await,
                 Command::CompileModule { .. } => Ok(ExitCode::SUCCESS),
             }
         })

@@ -132,10 +132,9 @@ impl Db {
         Ok(rows
             .iter()
             .map(|row| match row.get::<_, &str>("status") {
-                "queued" => Appended::At {
-                    base_offset: row.get("base_offset"),
-                    created_at: row.get("at"),
-                },
+                "queued" => {
+                    Appended::At { base_offset: row.get("base_offset"), created_at: row.get("at") }
+                }
                 "stale" => Appended::Stale,
                 _ => Appended::Missing,
             })

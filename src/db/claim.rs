@@ -162,8 +162,7 @@ impl Db {
         group: GroupNo,
         most: i64,
     ) -> Result<Vec<(Pid, Option<i64>)>, Error> {
-        let rows =
-            self.query(include_str!("sql/lanes.sql"), &[&queue.0, &group.0, &most]).await?;
+        let rows = self.query(include_str!("sql/lanes.sql"), &[&queue.0, &group.0, &most]).await?;
         Ok(rows.iter().map(|row| (Pid(row.get("pid")), row.get("wait_ms"))).collect())
     }
 

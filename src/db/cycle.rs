@@ -159,9 +159,11 @@ impl<'a> Columns<'a> {
         self.watermark.push(h.and_then(|h| h.watermark_ms));
         self.backoff_ms.push(h.map_or(0, |h| h.backoff_ms));
         self.messages.push(h.map_or(count, |h| h.messages));
-        self.tallies.push(h.filter(|h| !h.tallies.is_empty()).map(|h| {
-            serde_json::to_string(&h.tallies).expect("a map of text to numbers is JSON")
-        }));
+        self.tallies.push(
+            h.filter(|h| !h.tallies.is_empty()).map(|h| {
+                serde_json::to_string(&h.tallies).expect("a map of text to numbers is JSON")
+            }),
+        );
         let next = h.and_then(|h| h.next.as_ref());
         self.next_lease.push(next.map(|n| n.lease));
         self.next_batch.push(next.map(|n| n.batch));
@@ -261,8 +263,7 @@ impl Db {
             columns.push(c);
         }
         let params = columns.params();
-        let rows =
-            super::retried(|| self.query(include_str!("sql/cycles.sql"), &params)).await?;
+        let rows = super::retried(|| self.query(include_str!("sql/cycles.sql"), &params)).await?;
         Ok(receipts(cycles, &rows))
     }
 
@@ -320,40 +321,40 @@ impl Db {
 /// Reads the rows of `cycles_v1`: one receipt a cycle, in their order.
 fn receipts(cycles: &[PackedCycle], rows: &[Row]) -> Vec<CycleRow> {
     let mut out: HashMap<i32, CycleRow> = HashMap::new();
-        let mut claims = Vec::new();
-        for row in rows {
-            let ix: i32 = row.get("ix");
-            let entry = out.entry(ix).or_insert_with(|| CycleRow {
-                appended: Vec::new(),
-                count: None,
-                released: None,
-                version: 0,
-                next_due_ms: None,
-                queue: None,
-                next: None,
-                made_queues: Vec::new(),
-            });
-            match row.get::<_, &str>("kind") {
-                "push" => entry.appended.push((row.get("base_offset"), row.get("at"))),
-                "cycle" => {
-                    entry.count = row.get("count");
-                    entry.released = row.get("released");
-                    entry.version = row.get("version");
-                    entry.next_due_ms = row.get("due");
-                    entry.queue = row.get::<_, Option<i64>>("queue_no").map(QueueNo);
-                }
-                _ => claims.push((ix, row)),
+    let mut claims = Vec::new();
+    for row in rows {
+        let ix: i32 = row.get("ix");
+        let entry = out.entry(ix).or_insert_with(|| CycleRow {
+            appended: Vec::new(),
+            count: None,
+            released: None,
+            version: 0,
+            next_due_ms: None,
+            queue: None,
+            next: None,
+            made_queues: Vec::new(),
+        });
+        match row.get::<_, &str>("kind") {
+            "push" => entry.appended.push((row.get("base_offset"), row.get("at"))),
+            "cycle" => {
+                entry.count = row.get("count");
+                entry.released = row.get("released");
+                entry.version = row.get("version");
+                entry.next_due_ms = row.get("due");
+                entry.queue = row.get::<_, Option<i64>>("queue_no").map(QueueNo);
             }
+            _ => claims.push((ix, row)),
         }
-        for (ix, cycle) in (1_i32..).zip(cycles) {
-            let mine = claims.iter().filter(|(of, _)| *of == ix);
-            let lane = lanes_of(mine.map(|(_, row)| (cycle.partition.pid(), *row))).pop();
-            if let Some(entry) = out.get_mut(&ix) {
-                entry.next = lane;
-            }
+    }
+    for (ix, cycle) in (1_i32..).zip(cycles) {
+        let mine = claims.iter().filter(|(of, _)| *of == ix);
+        let lane = lanes_of(mine.map(|(_, row)| (cycle.partition.pid(), *row))).pop();
+        if let Some(entry) = out.get_mut(&ix) {
+            entry.next = lane;
         }
-        (1_i32..)
-            .zip(cycles)
-            .map(|(ix, _)| out.remove(&ix).expect("the function gives a row for each cycle"))
-            .collect()
+    }
+    (1_i32..)
+        .zip(cycles)
+        .map(|(ix, _)| out.remove(&ix).expect("the function gives a row for each cycle"))
+        .collect()
 }

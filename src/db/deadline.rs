@@ -49,12 +49,12 @@ impl Db {
         Ok(row.and_then(|row| row.get("wait_ms")))
     }
 
-    /// Shards of a query that hold rows with a due time, made due now.
+    /// Partitions of a query that hold rows with a due time.
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn flush_mark(&self, query: QueryNo) -> Result<Vec<PartitionId>, Error> {
-        let rows = self.query(include_str!("sql/flush_mark.sql"), &[&query.0]).await?;
+    pub async fn open_shards(&self, query: QueryNo) -> Result<Vec<PartitionId>, Error> {
+        let rows = self.query(include_str!("sql/open_shards.sql"), &[&query.0]).await?;
         Ok(rows.iter().map(|row| PartitionId(row.get("partition_id"))).collect())
     }
 

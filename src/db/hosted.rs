@@ -171,10 +171,7 @@ impl Db {
         reason: Option<&str>,
     ) -> Result<bool, Error> {
         let row = self
-            .query_opt(
-                include_str!("sql/hosted_state.sql"),
-                &[&query.0, &state.as_str(), &reason],
-            )
+            .query_opt(include_str!("sql/hosted_state.sql"), &[&query.0, &state.as_str(), &reason])
             .await?;
         Ok(row.is_some())
     }

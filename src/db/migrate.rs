@@ -10,8 +10,7 @@ use tokio_postgres::{Client, NoTls};
 use super::Error;
 use super::locks::MIGRATIONS;
 
-const NUMBERED: &[(&str, &str)] =
-    &[("V1__store", include_str!("../../migrations/0001_store.sql"))];
+const NUMBERED: &[(&str, &str)] = &[("V1__store", include_str!("../../migrations/0001_store.sql"))];
 
 /// Functions in the order in which they call each other.
 const FUNCTIONS: &[(&str, &str)] = &[
@@ -87,9 +86,15 @@ async fn apply(client: &mut Client, name: &str, sql: &str, optional: bool) -> Re
         return Ok(());
     }
     if optional {
-        for statement in sql.split(';').filter(|part| part.contains("alter")) {
+        let text: Vec<&str> = sql.lines().filter(|line| !line.starts_with("--")).collect();
+        for statement in text.join("\n").split(';').filter(|part| !part.trim().is_empty()) {
             if let Err(cause) = client.batch_execute(statement).await {
-                tracing::warn!(%cause, "a storage option was refused, only speed is lost");
+                let cause = crate::telemetry::chain(&cause);
+                tracing::warn!(
+                    cause,
+                    statement,
+                    "a storage option was refused, only speed is lost"
+                );
             }
         }
     }

@@ -253,11 +253,7 @@ async fn register_again(
     Ok(if same { Registered::Kept(query) } else { Registered::Reset(query) })
 }
 
-async fn hosted_upsert(
-    txn: &Transaction<'_>,
-    no: QueryNo,
-    spec: &HostedSpec,
-) -> Result<(), Error> {
+async fn hosted_upsert(txn: &Transaction<'_>, no: QueryNo, spec: &HostedSpec) -> Result<(), Error> {
     let state = if spec.paused { "paused" } else { "running" };
     txn.execute(
         include_str!("sql/hosted_upsert.sql"),

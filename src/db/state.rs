@@ -127,10 +127,8 @@ impl Db {
             read.version = row.get::<_, Option<i64>>("version").unwrap_or(0);
             read.watermark_ms = row.get("watermark_ms");
             if let Some(key) = row.get("key") {
-                read.rows.push((
-                    key,
-                    ShardRow { value: row.get("value"), due_ms: row.get("due_ms") },
-                ));
+                read.rows
+                    .push((key, ShardRow { value: row.get("value"), due_ms: row.get("due_ms") }));
             }
         }
         Ok(read)

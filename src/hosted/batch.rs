@@ -9,9 +9,7 @@ use super::cache::WATERMARK;
 use crate::broker::ClaimedMessage;
 use crate::db::hosted::HostedRow;
 use crate::fold::{Op, Outcome};
-use crate::types::cycle::{
-    Cycle, DeadLetter, Hosted, NextClaim, Settlement, SinkAppend, StateOp,
-};
+use crate::types::cycle::{Cycle, DeadLetter, Hosted, NextClaim, Settlement, SinkAppend, StateOp};
 use crate::types::id::{DEFAULT_PARTITION, PartitionId};
 use crate::types::json;
 

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Handle;
 use super::batch::{self, Frame, Origin};
 use super::guest::{CallError, Input};
 use super::poison::detail;
 use super::runner::Run;
-use super::Handle;
 use crate::broker::{CycleError, Partition, QueryError};
 use crate::db;
 use crate::db::deadline::DueShard;
@@ -261,15 +261,14 @@ impl Handle {
             Some(RunState::Running) => {}
             Some(_) => return Err(FlushError::NotRunning(name.to_owned())),
         }
-        let run = self
-            .running_query(query.no)
-            .ok_or_else(|| FlushError::NotRunning(name.to_owned()))?;
+        let run =
+            self.running_query(query.no).ok_or_else(|| FlushError::NotRunning(name.to_owned()))?;
         let bound_ms = match to_ms {
             Some(ms) => ms,
             None => broker.db().clock_ms().await?,
         };
         let mut done = Flushed::default();
-        for partition in broker.db().flush_mark(query.no).await? {
+        for partition in broker.db().open_shards(query.no).await? {
             done.partitions += 1;
             let tick = Tick { partition, bound_ms };
             loop {
@@ -299,12 +298,10 @@ fn bound(run: &Run, shard: &DueShard) -> i64 {
 
 /// Whether any of the due rows stays due after the ops.
 fn still_due(due: &[(String, ShardRow)], ops: &[StateOp], bound_ms: i64) -> bool {
-    due.iter().any(|(key, _)| {
-        match ops.iter().rev().find(|op| op.key() == key) {
-            Some(StateOp::Upsert { due_ms, .. }) => due_ms.is_some_and(|at| at <= bound_ms),
-            Some(StateOp::Delete { .. }) => false,
-            None => true,
-        }
+    due.iter().any(|(key, _)| match ops.iter().rev().find(|op| op.key() == key) {
+        Some(StateOp::Upsert { due_ms, .. }) => due_ms.is_some_and(|at| at <= bound_ms),
+        Some(StateOp::Delete { .. }) => false,
+        None => true,
     })
 }
 
@@ -314,9 +311,7 @@ mod tests {
 
     #[test]
     fn a_row_that_no_op_touches_stays_due() {
-        let row = |key: &str| {
-            (key.to_owned(), ShardRow { value: "1".to_owned(), due_ms: Some(5) })
-        };
+        let row = |key: &str| (key.to_owned(), ShardRow { value: "1".to_owned(), due_ms: Some(5) });
         let delete = |key: &str| StateOp::Delete { key: key.to_owned() };
         let later = StateOp::Upsert { key: "b".to_owned(), value: "2".to_owned(), due_ms: Some(9) };
         assert!(!still_due(&[row("a"), row("b")], &[delete("a"), later.clone()], 5));

@@ -130,14 +130,10 @@ impl Handle {
         version: i64,
         reads: &Reads,
     ) -> Result<Vec<(String, String)>, CallError> {
-        let which = ShardQuery::Some {
-            keys: &reads.keys,
-            prefixes: &reads.prefixes,
-            due: reads.due,
-        };
+        let which =
+            ShardQuery::Some { keys: &reads.keys, prefixes: &reads.prefixes, due: reads.due };
         let most = ANSWER_ROWS_MAX + 2;
-        let read =
-            self.shared.broker.db().shard_read(pid, run.row.query.no, which, most).await?;
+        let read = self.shared.broker.db().shard_read(pid, run.row.query.no, which, most).await?;
         if read.version != version {
             return Err(CallError::Changed);
         }

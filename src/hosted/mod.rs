@@ -26,7 +26,7 @@ use crate::broker::Broker;
 use crate::fold::Engine;
 use crate::types::id::QueryNo;
 
-pub use deadline::{Flushed, FlushError};
+pub use deadline::{FlushError, Flushed};
 pub use modules::{ModuleError, Uploaded};
 pub use registry::{HostedRegistration, RegisterError, config_hash};
 

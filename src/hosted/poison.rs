@@ -6,10 +6,10 @@
 
 use serde_json::{Value, json};
 
+use super::Handle;
 use super::batch;
 use super::guest::CallError;
 use super::worker::{Flow, Work};
-use super::Handle;
 use crate::db::hosted::{HostedRow, RunState};
 use crate::fold::{self, Ack, ErrorKind, Failure, Outcome};
 use crate::types::cycle::NextClaim;
@@ -79,14 +79,14 @@ impl Handle {
             Verdict::Bisect => self.bisect(work, shown, on).await,
             Verdict::Halt => {
                 self.record(&run.row, &shown).await;
-                self.shared.broker.release_quietly(work.pid, work.lease).await;
+                self.give_up(work, super::worker::HOST_PAUSE);
                 self.halt(run, RunState::Halted, &cause.to_string()).await;
                 Flow::Done
             }
             Verdict::BackOff | Verdict::Later => {
                 self.record(&run.row, &shown).await;
                 let (strikes, wait) = run.strike();
-                self.give_up(work, wait).await;
+                self.give_up(work, wait);
                 if strikes >= STRIKES_MAX && matches!(verdict(&cause), Verdict::BackOff) {
                     let reason = format!("{strikes} failures in a row: {cause}");
                     self.halt(run, RunState::Halted, &reason).await;
@@ -113,7 +113,7 @@ impl Handle {
                 Err(other) => {
                     tracing::info!(query = work.run.label(), %other, "bisection put off");
                     let (_, wait) = work.run.strike();
-                    self.give_up(work, wait).await;
+                    self.give_up(work, wait);
                     return Flow::Done;
                 }
             }
@@ -139,7 +139,7 @@ impl Handle {
             Err(CallError::Changed) => Flow::Again,
             Err(cause) => {
                 tracing::warn!(query = work.run.label(), %cause, "a pure fold changed its mind");
-                self.give_up(work, super::worker::HOST_PAUSE).await;
+                self.give_up(work, super::worker::HOST_PAUSE);
                 Flow::Done
             }
         }
@@ -162,7 +162,7 @@ impl Handle {
         );
         if run.row.pause_on_poison {
             self.record(&run.row, &shown).await;
-            self.shared.broker.release_quietly(work.pid, work.lease).await;
+            self.give_up(work, super::worker::HOST_PAUSE);
             let reason = format!("poison at offset {}: {reason}", message.offset);
             self.halt(run, RunState::Paused, &reason).await;
             return Flow::Done;

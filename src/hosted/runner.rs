@@ -115,8 +115,7 @@ impl Handle {
         let module = self.module(row.query.tenant, hash).await?;
         let (described, params) = (Arc::clone(&module), row.params.clone());
         let permit = self.shared.permits.acquire().await?;
-        let manifest =
-            tokio::task::spawn_blocking(move || described.describe(&params)).await??;
+        let manifest = tokio::task::spawn_blocking(move || described.describe(&params)).await??;
         drop(permit);
         Ok(Run {
             row: row.clone(),

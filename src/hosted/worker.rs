@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
+use super::Handle;
 use super::batch::{self, Frame, Origin};
 use super::cache::Shard;
 use super::guest::{CallError, Input};
 use super::runner::Run;
-use super::Handle;
 use crate::broker::{ClaimedBatch, ClaimedMessage, CycleError, LaneClaim, Lanes, Partition};
 use crate::db::queue::Queue;
 use crate::fold::{Ack, Clock, Context, Finished};
 use crate::types::cycle::{DeadLetter, NextClaim, Settlement};
 use crate::types::id::Pid;
-use crate::types::limits::{HOSTED_BATCH_BYTES_MAX, HOSTED_LEASE_MS};
+use crate::types::limits::{HOSTED_BATCH_BYTES_MAX, HOSTED_BATCH_MS_MAX, HOSTED_LEASE_MS};
 
 /// Batches of one partition in a row before the slot is given to another one.
 const SLICE: u32 = 64;
@@ -37,6 +37,7 @@ pub(super) struct Work<'a> {
     pub(super) messages: Arc<Vec<ClaimedMessage>>,
     pub(super) shard: Arc<Shard>,
     pub(super) claimed_at: Instant,
+    pub(super) leased_at: Instant,
 }
 
 /// What follows a step.
@@ -78,9 +79,9 @@ impl Handle {
         let batch = match claimed {
             Ok(LaneClaim::Claimed(batch)) => batch,
             Ok(LaneClaim::Nothing) => return,
+            // The broker gives the lease back and proposes the partition again.
             Err(cause) => {
                 tracing::debug!(query = run.label(), %cause, "claim failed");
-                broker.offer_in(lanes, pid, HOST_PAUSE);
                 return;
             }
         };
@@ -103,6 +104,7 @@ impl Handle {
             messages: Arc::new(batch.messages),
             shard: Arc::default(),
             claimed_at,
+            leased_at: claimed_at,
         };
         let mut loaded = false;
         let (mut slices, mut changes) = (0, 0);
@@ -112,7 +114,7 @@ impl Handle {
                     Ok(shard) => work.shard = Arc::new(shard),
                     Err(cause) => {
                         tracing::debug!(query = run.label(), %cause, "state not read");
-                        self.give_up(&work, HOST_PAUSE).await;
+                        self.give_up(&work, HOST_PAUSE);
                         return;
                     }
                 }
@@ -126,12 +128,13 @@ impl Handle {
                     work.lease = lease;
                     work.messages = Arc::new(batch.messages);
                     work.claimed_at = Instant::now();
+                    work.leased_at = work.claimed_at;
                 }
                 Flow::Again => {
                     loaded = false;
                     changes += 1;
                     if changes > CHANGES_MAX {
-                        self.give_up(&work, HOST_PAUSE).await;
+                        self.give_up(&work, HOST_PAUSE);
                         return;
                     }
                 }
@@ -156,7 +159,7 @@ impl Handle {
             Err(CallError::Changed) => Flow::Again,
             Err(CallError::Store(cause)) => {
                 tracing::debug!(query = work.run.label(), %cause, "state not read");
-                self.give_up(work, HOST_PAUSE).await;
+                self.give_up(work, HOST_PAUSE);
                 Flow::Done
             }
             Err(cause) => self.failed(work, cause, on).await,
@@ -164,7 +167,8 @@ impl Handle {
     }
 
     /// One guest call over the first `n` messages. Commits nothing.
-    pub(super) async fn fold(&self, work: &Work<'_>, n: usize) -> Result<Finished, CallError> {
+    pub(super) async fn fold(&self, work: &mut Work<'_>, n: usize) -> Result<Finished, CallError> {
+        self.renew(work).await;
         let run = work.run;
         let now = match run.manifest.clock {
             Clock::Messages => work
@@ -193,6 +197,27 @@ impl Handle {
         outcome
     }
 
+    /// Renews the lease of a batch that takes long, within a bound: a renewal that fails or is over
+    /// the bound only means that the commit will be refused.
+    async fn renew(&self, work: &mut Work<'_>) {
+        let third = Duration::from_millis(HOSTED_LEASE_MS.unsigned_abs() / 3);
+        let most = Duration::from_millis(HOSTED_BATCH_MS_MAX);
+        if work.leased_at.elapsed() < third || work.claimed_at.elapsed() > most {
+            return;
+        }
+        tracing::warn!(
+            query = work.run.label(),
+            partition = work.partition.name,
+            seconds = work.claimed_at.elapsed().as_secs(),
+            "a batch takes long, its lease is renewed"
+        );
+        let db = self.shared.broker.db();
+        let pids = [work.pid.0];
+        if db.lease_extend(work.lease, Some(&pids), HOSTED_LEASE_MS / 1000).await.is_ok() {
+            work.leased_at = Instant::now();
+        }
+    }
+
     /// Commits an outcome over the first `n` messages of the batch.
     pub(super) async fn commit(&self, work: &mut Work<'_>, commit: Commit<'_>) -> Flow {
         let Commit { finished, n, on, dead } = commit;
@@ -200,14 +225,14 @@ impl Handle {
         let outcome = &finished.outcome;
         let acked = outcome.acked(n) + dead.len();
         let gate = match outcome.ack {
-            Ack::Prefix { retry_after_ms, .. } if acked < n => Some(
-                retry_after_ms.map_or(GATE_PAUSE, |ms| Duration::from_millis(u64::from(ms))),
-            ),
+            Ack::Prefix { retry_after_ms, .. } if acked < n => {
+                Some(retry_after_ms.map_or(GATE_PAUSE, |ms| Duration::from_millis(u64::from(ms))))
+            }
             Ack::All | Ack::Prefix { .. } => None,
         };
         if acked == 0 {
             // A closed gate settles nothing: the batch waits, in order.
-            self.give_up(work, gate.unwrap_or(GATE_PAUSE)).await;
+            self.give_up(work, gate.unwrap_or(GATE_PAUSE));
             return Flow::Done;
         }
         let next = (on && gate.is_none()).then(|| NextClaim {
@@ -292,10 +317,12 @@ impl Handle {
                 metrics.hosted_cycles.with_label_values(&[label, "failed"]).inc();
                 let text = crate::telemetry::chain(&cause);
                 tracing::warn!(query = label, cause = text, "cycle not committed");
-                // Whether it was committed is not known: nothing of the cache is trusted.
+                // Whether it was committed is not known: nothing of the cache is trusted, and the
+                // next batch may be leased already.
                 work.shard = Arc::default();
-                let (_, wait) = run.strike();
-                self.give_up(work, wait).await;
+                let leases = std::iter::once(work.lease).chain(next.map(|next| next.lease));
+                let pids = vec![work.pid.0];
+                broker.release_later(work.lanes, pids, leases.collect(), HOST_PAUSE);
                 Flow::Done
             }
         }
@@ -318,9 +345,8 @@ impl Handle {
     }
 
     /// Gives the lease back and tries the partition again after a while.
-    pub(super) async fn give_up(&self, work: &Work<'_>, wait: Duration) {
+    pub(super) fn give_up(&self, work: &Work<'_>, wait: Duration) {
         let broker = &self.shared.broker;
-        broker.release_quietly(work.pid, work.lease).await;
-        broker.offer_in(work.lanes, work.pid, wait);
+        broker.release_later(work.lanes, vec![work.pid.0], vec![work.lease], wait);
     }
 }

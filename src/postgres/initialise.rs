@@ -19,10 +19,7 @@ pub(super) async fn initialise(
     account: &Account,
 ) -> Result<(), Error> {
     if !account.has_passwd_entry {
-        return Err(Error::NoPasswdEntry {
-            uid: account.uid,
-            data: data.to_owned(),
-        });
+        return Err(Error::NoPasswdEntry { uid: account.uid, data: data.to_owned() });
     }
     // Removed again when it is dropped on the way out.
     let making = tempfile::Builder::new()
@@ -35,13 +32,7 @@ pub(super) async fn initialise(
         .command(&program)
         .arg("-D")
         .arg(making.path())
-        .args([
-            "--username",
-            ROLE,
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-        ])
+        .args(["--username", ROLE, "--auth=trust", "--encoding=UTF8", "--locale=C"])
         .args(["--data-checksums", "--no-instructions"])
         .kill_on_drop(true)
         .output()
@@ -50,10 +41,7 @@ pub(super) async fn initialise(
     if !output.status.success() {
         let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
         said.push_str(&String::from_utf8_lossy(&output.stderr));
-        return Err(Error::Initdb {
-            status: output.status,
-            output: last_lines(&said, 12),
-        });
+        return Err(Error::Initdb { status: output.status, output: last_lines(&said, 12) });
     }
     // initdb has synced its files; the names come last.
     fs::rename(making.path(), data).map_err(|e| Error::io("cannot rename a folder to", data, e))?;

@@ -11,19 +11,12 @@ pub(super) fn command(major: Option<u32>) -> String {
 fn command_for(release: &str, macos: bool, major: Option<u32>) -> String {
     let ids: Vec<&str> = release
         .lines()
-        .filter_map(|line| {
-            line.strip_prefix("ID=")
-                .or_else(|| line.strip_prefix("ID_LIKE="))
-        })
+        .filter_map(|line| line.strip_prefix("ID=").or_else(|| line.strip_prefix("ID_LIKE=")))
         .flat_map(|value| value.trim_matches(['"', '\'']).split_whitespace())
         .collect();
     let is = |names: &[&str]| ids.iter().any(|id| names.contains(id));
     let number = major.map(|major| major.to_string()).unwrap_or_default();
-    let dashed = if number.is_empty() {
-        String::new()
-    } else {
-        format!("-{number}")
-    };
+    let dashed = if number.is_empty() { String::new() } else { format!("-{number}") };
     if macos {
         let number = if number.is_empty() { "17" } else { &number };
         format!("`brew install postgresql@{number}`")

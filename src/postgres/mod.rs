@@ -93,12 +93,7 @@ impl Default for Options {
 /// Root gets `/var/lib/foldmq`, because an unprivileged account must be able to walk there. Others
 /// get `foldmq` in their data folder, which follows `XDG_DATA_HOME` or the custom of macOS.
 pub fn default_data_dir() -> PathBuf {
-    root::user_folder(
-        "/var/lib",
-        "XDG_DATA_HOME",
-        ".local/share",
-        "Library/Application Support",
-    )
+    root::user_folder("/var/lib", "XDG_DATA_HOME", ".local/share", "Library/Application Support")
 }
 
 /// A running private PostgreSQL server.
@@ -134,12 +129,7 @@ impl PrivateCluster {
             .map_err(|e| Error::io("cannot start a thread for", "PostgreSQL", e))?;
         // When this future is dropped here, the supervisor sees the closed channel and stops.
         let started = started.await.map_err(|_closed| Error::SupervisorLost)??;
-        Ok(Self {
-            started,
-            server_pid,
-            stop: Some(stop_tx),
-            thread: Some(thread),
-        })
+        Ok(Self { started, server_pid, stop: Some(stop_tx), thread: Some(thread) })
     }
 
     /// Returns how to connect: unix socket, role and database `foldmq`, connect time-out of 5 s.
@@ -163,19 +153,10 @@ impl PrivateCluster {
 
     /// Returns one line for the user, like `private PostgreSQL 15.20 in ./data (created in 1.2 s)`.
     pub fn description(&self) -> String {
-        let Started {
-            version,
-            fetched,
-            shown_dir,
-            created_in,
-            ..
-        } = &self.started;
+        let Started { version, fetched, shown_dir, created_in, .. } = &self.started;
         let origin = if *fetched { " (fetched)" } else { "" };
         let created = created_in.map(seconds).unwrap_or_default();
-        format!(
-            "private PostgreSQL {version}{origin} in {}{created}",
-            shown_dir.display()
-        )
+        format!("private PostgreSQL {version}{origin} in {}{created}", shown_dir.display())
     }
 
     /// Returns the root folder, absolute and with links resolved.

@@ -65,10 +65,7 @@ pub(super) async fn take_over(data: &Path) -> Result<(), Error> {
         };
     }
     tracing::warn!(pid, data = %data.display(), "ending a PostgreSQL server of an earlier start");
-    for (signal, patience) in [
-        (Signal::SIGINT, ORPHAN_FAST),
-        (Signal::SIGQUIT, ORPHAN_QUIT),
-    ] {
+    for (signal, patience) in [(Signal::SIGINT, ORPHAN_FAST), (Signal::SIGQUIT, ORPHAN_QUIT)] {
         match kill(Pid::from_raw(pid), signal) {
             Ok(()) => {}
             Err(Errno::ESRCH) => return Ok(()),
@@ -83,10 +80,7 @@ pub(super) async fn take_over(data: &Path) -> Result<(), Error> {
             return Ok(());
         }
     }
-    Err(Error::OrphanStays {
-        pid,
-        data: data.to_owned(),
-    })
+    Err(Error::OrphanStays { pid, data: data.to_owned() })
 }
 
 /// Whether a process with that number exists, whoever owns it.
@@ -126,10 +120,7 @@ fn is_server_of(pid: i32, data: &Path) -> bool {
         .is_ok_and(|output| {
             let line = String::from_utf8_lossy(&output.stdout).into_owned();
             line.match_indices(&*wanted).any(|(at, found)| {
-                line[at + found.len()..]
-                    .chars()
-                    .next()
-                    .is_none_or(char::is_whitespace)
+                line[at + found.len()..].chars().next().is_none_or(char::is_whitespace)
             })
         })
 }
@@ -141,35 +132,11 @@ mod tests {
     #[test]
     fn pid_and_state_are_read() {
         let text = "4711\n/data\n1700000000\n5432\n/socket\n\n  123  456\nready   \n";
-        assert_eq!(
-            parse(text),
-            Some(PidFile {
-                pid: 4711,
-                ready: true
-            })
-        );
+        assert_eq!(parse(text), Some(PidFile { pid: 4711, ready: true }));
         let text = text.replace("ready   ", "starting");
-        assert_eq!(
-            parse(&text),
-            Some(PidFile {
-                pid: 4711,
-                ready: false
-            })
-        );
-        assert_eq!(
-            parse("4711\n/data\n"),
-            Some(PidFile {
-                pid: 4711,
-                ready: false
-            })
-        );
-        assert_eq!(
-            parse("-4711\n"),
-            Some(PidFile {
-                pid: 4711,
-                ready: false
-            })
-        );
+        assert_eq!(parse(&text), Some(PidFile { pid: 4711, ready: false }));
+        assert_eq!(parse("4711\n/data\n"), Some(PidFile { pid: 4711, ready: false }));
+        assert_eq!(parse("-4711\n"), Some(PidFile { pid: 4711, ready: false }));
         for broken in ["", "\n", "x\n", "0\n", "-2147483648\n"] {
             assert_eq!(parse(broken), None, "{broken:?}");
         }

@@ -32,27 +32,14 @@ pub(super) fn user_folder(as_root: &str, variable: &str, below_home: &str, macos
     if geteuid().is_root() {
         return Path::new(as_root).join(NAME);
     }
-    if let Some(base) = env::var_os(variable)
-        .map(PathBuf::from)
-        .filter(|base| base.is_absolute())
-    {
+    if let Some(base) = env::var_os(variable).map(PathBuf::from).filter(|base| base.is_absolute()) {
         return base.join(NAME);
     }
     let home = env::var_os("HOME")
         .map(PathBuf::from)
-        .or_else(|| {
-            User::from_uid(geteuid())
-                .ok()
-                .flatten()
-                .map(|user| user.dir)
-        })
+        .or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.dir))
         .unwrap_or_default();
-    home.join(if cfg!(target_os = "macos") {
-        macos
-    } else {
-        below_home
-    })
-    .join(NAME)
+    home.join(if cfg!(target_os = "macos") { macos } else { below_home }).join(NAME)
 }
 
 /// Makes a folder with its parents, and returns its path, absolute and without links.
@@ -72,9 +59,7 @@ pub(super) fn make_folder(path: &Path) -> Result<PathBuf, Error> {
             Err(e) => return Err(Error::io(WHAT, folder, e)),
         }
     }
-    absolute
-        .canonicalize()
-        .map_err(|e| Error::io(WHAT, path, e))
+    absolute.canonicalize().map_err(|e| Error::io(WHAT, path, e))
 }
 
 /// The right to change what is in a root folder; one holder on the machine.
@@ -107,24 +92,17 @@ impl Lock {
             match holder {
                 Some(pid) if pidfile::is_alive(pid) => {
                     let holder = format!("process {pid}");
-                    return Err(Error::Locked {
-                        root: root.to_owned(),
-                        holder,
-                    });
+                    return Err(Error::Locked { root: root.to_owned(), holder });
                 }
                 _ if Instant::now() >= give_up => {
                     let holder = "its process is not known".to_owned();
-                    return Err(Error::Locked {
-                        root: root.to_owned(),
-                        holder,
-                    });
+                    return Err(Error::Locked { root: root.to_owned(), holder });
                 }
                 _ => sleep(Duration::from_millis(20)).await,
             }
         }
         file.set_len(0).map_err(io)?;
-        file.write_all(format!("{}\n", std::process::id()).as_bytes())
-            .map_err(io)?;
+        file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(io)?;
         Ok(Self(file))
     }
 }
@@ -160,17 +138,11 @@ pub(super) fn socket_folder(root: &Path, account: &Account) -> Result<PathBuf, E
     }
     let found = fs::symlink_metadata(&path).map_err(|e| Error::io("cannot read", &path, e))?;
     if !found.is_dir() {
-        return Err(Error::SocketFolder {
-            path,
-            reason: "it is no folder",
-        });
+        return Err(Error::SocketFolder { path, reason: "it is no folder" });
     }
     // The short place is open to everybody: whoever owns the folder could pose as the server.
     if is_short && found.uid() != account.uid && found.uid() != geteuid().as_raw() {
-        return Err(Error::SocketFolder {
-            path,
-            reason: "it belongs to another account",
-        });
+        return Err(Error::SocketFolder { path, reason: "it belongs to another account" });
     }
     account.take_folder(&path)?;
     Ok(path)
@@ -220,9 +192,7 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn new(root: &Path) -> Self {
-        Self {
-            path: root.join("postgres.log"),
-        }
+        Self { path: root.join("postgres.log") }
     }
 
     /// Opens the file for appending, emptied if it is too large, and tells its present length.
@@ -249,10 +219,7 @@ impl Log {
         let too_large = fs::metadata(&self.path).is_ok_and(|m| m.len() > LOG_BYTES_MAX);
         if too_large {
             tracing::warn!(path = %self.path.display(), "emptying the log of PostgreSQL");
-            let emptied = File::options()
-                .write(true)
-                .open(&self.path)
-                .and_then(|f| f.set_len(0));
+            let emptied = File::options().write(true).open(&self.path).and_then(|f| f.set_len(0));
             if let Err(error) = emptied {
                 tracing::warn!(%error, "cannot empty the log of PostgreSQL");
             }
@@ -265,17 +232,12 @@ impl Log {
         let read = || -> io::Result<String> {
             let mut file = File::open(&self.path)?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(
-                from.max(length.saturating_sub(BYTES)).min(length),
-            ))?;
+            file.seek(SeekFrom::Start(from.max(length.saturating_sub(BYTES)).min(length)))?;
             let mut bytes = Vec::new();
             file.take(BYTES).read_to_end(&mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        read().map_or_else(
-            |error| format!("  (not readable: {error})"),
-            |t| last_lines(&t, 10),
-        )
+        read().map_or_else(|error| format!("  (not readable: {error})"), |t| last_lines(&t, 10))
     }
 }
 
@@ -287,14 +249,8 @@ mod tests {
     async fn lock_names_its_holder_and_is_released() {
         let root = tempfile::tempdir().expect("temporary folder");
         let lock = Lock::take(root.path()).await.expect("free");
-        let error = Lock::take(root.path())
-            .await
-            .expect_err("taken")
-            .to_string();
-        assert!(
-            error.contains(&format!("process {}", std::process::id())),
-            "{error}"
-        );
+        let error = Lock::take(root.path()).await.expect_err("taken").to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         drop(lock);
         Lock::take(root.path()).await.expect("free again");
     }

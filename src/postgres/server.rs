@@ -65,22 +65,11 @@ impl Server {
         let socket_dir = root::socket_folder(root, &account)?;
         // Version 14 and some builds know no lz4; the server says so without being started.
         let mut probe = account.command(binaries.dir.join("postgres"));
-        probe
-            .arg("-D")
-            .arg(&data)
-            .args(["-c", "wal_compression=lz4", "-C", "wal_compression"]);
+        probe.arg("-D").arg(&data).args(["-c", "wal_compression=lz4", "-C", "wal_compression"]);
         let has_lz4 = ask(&mut probe).await.is_ok_and(|told| told.trim() == "lz4");
         let arguments = settings::arguments(&data, &socket_dir, options.max_connections, has_lz4);
         let log = Log::new(root);
-        Ok(Self {
-            binaries,
-            account,
-            data,
-            socket_dir,
-            log,
-            arguments,
-            _lock: lock,
-        })
+        Ok(Self { binaries, account, data, socket_dir, log, arguments, _lock: lock })
     }
 
     /// Spawns the server, after whatever an earlier one left was cleared.
@@ -94,10 +83,7 @@ impl Server {
         let io = |e| Error::io("cannot run", &program, e);
         let same: File = log.try_clone().map_err(io)?;
         let mut command: Command = self.account.command(&program);
-        command
-            .args(&self.arguments)
-            .stdout(Stdio::from(log))
-            .stderr(Stdio::from(same));
+        command.args(&self.arguments).stdout(Stdio::from(log)).stderr(Stdio::from(same));
         Ok((command.spawn().map_err(io)?, log_bytes))
     }
 
@@ -145,11 +131,7 @@ impl Server {
     }
 
     pub(super) fn ended(&self, status: ExitStatus, log_bytes: u64) -> Error {
-        Error::Ended {
-            status,
-            log: self.log.path.clone(),
-            tail: self.log.tail(log_bytes),
-        }
+        Error::Ended { status, log: self.log.path.clone(), tail: self.log.tail(log_bytes) }
     }
 
     /// Waits until the server with this pid says that it is ready **and** answers a query.
@@ -173,10 +155,7 @@ impl Server {
         let config = config(&self.socket_dir, "postgres");
         let query = format!("select 1 from pg_database where datname = '{DATABASE}'");
         let rows = statement(&config, &query).await?;
-        if !rows
-            .iter()
-            .any(|message| matches!(message, SimpleQueryMessage::Row(_)))
-        {
+        if !rows.iter().any(|message| matches!(message, SimpleQueryMessage::Row(_))) {
             statement(&config, &format!("create database {DATABASE}")).await?;
         }
         Ok(())
@@ -204,9 +183,7 @@ pub(super) async fn end(mut child: Child) -> Result<(), Error> {
             Err(_elapsed) => tracing::warn!(pid, %signal, "PostgreSQL does not end"),
         }
     }
-    child
-        .id()
-        .map_or(Ok(()), |pid| Err(Error::StopFailed { pid }))
+    child.id().map_or(Ok(()), |pid| Err(Error::StopFailed { pid }))
 }
 
 /// Runs one statement on a connection of its own.
@@ -221,8 +198,6 @@ async fn statement(config: &Config, sql: &str) -> Result<Vec<SimpleQueryMessage>
     };
     match timeout(STATEMENT_PATIENCE, run).await {
         Ok(answer) => answer.map_err(Error::Statement),
-        Err(_elapsed) => Err(Error::Unanswered {
-            seconds: STATEMENT_PATIENCE.as_secs(),
-        }),
+        Err(_elapsed) => Err(Error::Unanswered { seconds: STATEMENT_PATIENCE.as_secs() }),
     }
 }

@@ -72,33 +72,18 @@ pub(super) fn arguments(
 
 fn shared_buffers(memory: Option<u64>) -> u64 {
     let memory = memory.unwrap_or(SMALL_MACHINE / 4);
-    let most = if memory < SMALL_MACHINE {
-        BUFFERS_MAX_SMALL
-    } else {
-        BUFFERS_MAX
-    };
+    let most = if memory < SMALL_MACHINE { BUFFERS_MAX_SMALL } else { BUFFERS_MAX };
     (memory / MEMORY_SHARE).clamp(BUFFERS_MIN, most)
 }
 
 /// Memory of the machine or, if that is less, the limit of the container; nothing where unknown.
 fn memory_bytes() -> Option<u64> {
     let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.split_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(1024)
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
     });
-    let limits = [
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ];
-    let limit = limits
-        .iter()
-        .find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let limit = limits.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
     total.into_iter().chain(limit).min()
 }
 

@@ -46,18 +46,13 @@ pub(super) fn run(
     mut stop: oneshot::Receiver<()>,
     server_pid: &AtomicU32,
 ) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             // Whoever waits for the answer may be gone; then nobody needs it.
-            let _gone = started.send(Err(Error::io(
-                "cannot start a runtime for",
-                "postgres",
-                error,
-            )));
+            let _gone =
+                started.send(Err(Error::io("cannot start a runtime for", "postgres", error)));
             return Ok(());
         }
     };
@@ -138,22 +133,11 @@ async fn choose(
     account: &Account,
 ) -> Result<Binaries, Error> {
     let wrong_major = |made_by, usable: &[Binaries]| {
-        let found: Vec<String> = usable
-            .iter()
-            .map(|b| format!("{} in {}", b.version, b.dir.display()))
-            .collect();
-        let found = if found.is_empty() {
-            "none".to_owned()
-        } else {
-            found.join(", ")
-        };
+        let found: Vec<String> =
+            usable.iter().map(|b| format!("{} in {}", b.version, b.dir.display())).collect();
+        let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
         let install = install::command(Some(made_by));
-        Error::WrongMajor {
-            data: data.to_owned(),
-            made_by,
-            found,
-            install,
-        }
+        Error::WrongMajor { data: data.to_owned(), made_by, found, install }
     };
     let fits = |binaries: &Binaries| made_by.is_none_or(|major| major == binaries.major);
     if let Some(dir) = &options.bin_dir {

@@ -51,10 +51,7 @@ pub(super) fn unzip(
 }
 
 fn find_end(archive: &[u8]) -> io::Result<usize> {
-    let last = archive
-        .len()
-        .checked_sub(END_BYTES)
-        .ok_or_else(|| bad("too short"))?;
+    let last = archive.len().checked_sub(END_BYTES).ok_or_else(|| bad("too short"))?;
     let first = last.saturating_sub(COMMENT_BYTES_MAX);
     (first..=last)
         .rev()
@@ -78,26 +75,17 @@ fn unpack(
         8 => {
             let mut content = Vec::new();
             let limit = u64::try_from(bytes).unwrap_or(u64::MAX);
-            DeflateDecoder::new(packed)
-                .take(limit)
-                .read_to_end(&mut content)?;
+            DeflateDecoder::new(packed).take(limit).read_to_end(&mut content)?;
             content
         }
         _ => return Err(bad("unknown packing method")),
     };
-    if content.len() == bytes {
-        Ok(content)
-    } else {
-        Err(bad("a length is wrong"))
-    }
+    if content.len() == bytes { Ok(content) } else { Err(bad("a length is wrong")) }
 }
 
 fn write(target: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let relative = Path::new(name);
-    if !relative
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)))
-    {
+    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(bad("a name leads out of the folder"));
     }
     let path = target.join(relative);
@@ -139,10 +127,7 @@ fn offset_at(archive: &[u8], at: usize) -> io::Result<usize> {
 }
 
 fn bad(what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("the archive is damaged: {what}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidData, format!("the archive is damaged: {what}"))
 }
 
 #[cfg(test)]
@@ -199,17 +184,12 @@ mod tests {
     fn wanted_files_are_written_whole() {
         let target = tempfile::tempdir().expect("temporary folder");
         unzip(&archive(["a/stored", "b/packed"]), target.path(), |_| true).expect("a good archive");
-        assert_eq!(
-            fs::read(target.path().join("a/stored")).expect("written"),
-            b"as it is"
-        );
+        assert_eq!(fs::read(target.path().join("a/stored")).expect("written"), b"as it is");
         let packed = fs::read(target.path().join("b/packed")).expect("written");
         assert_eq!(packed, b"to be packed, packed, packed".repeat(9));
         let target = tempfile::tempdir().expect("temporary folder");
-        unzip(&archive(["a/stored", "b/packed"]), target.path(), |name| {
-            name.starts_with("b/")
-        })
-        .expect("a good archive");
+        unzip(&archive(["a/stored", "b/packed"]), target.path(), |name| name.starts_with("b/"))
+            .expect("a good archive");
         assert!(!target.path().join("a").exists());
     }
 

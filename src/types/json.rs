@@ -109,7 +109,11 @@ pub fn window_end(value: &str) -> Option<f64> {
     }
     let window: Window<'_> = serde_json::from_str(value).ok()?;
     let text = window.window_end?.get();
-    if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) { text.parse().ok() } else { None }
+    if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub fn hourly() -> impl Fold {
         .key_by(|flight| flight.origin.clone())
         .tumbling(hours(1))
         .event_time(|flight| flight.departed_at.or_skip("cancelled"))
-        .idle_ms(2_000)
+        .idle_ms(30_000)
         .aggregate(|a| {
             a.count("count")
                 .sum("sum_dep_delay", |flight| flight.dep_delay)

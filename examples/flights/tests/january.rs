@@ -13,17 +13,12 @@ const WINDOWS: &str = include_str!("../data/flights-2013-01.hourly.csv");
 /// The feed as lines by origin, in order.
 fn feed() -> BTreeMap<String, Vec<String>> {
     let mut text = String::new();
-    GzDecoder::new(FEED)
-        .read_to_string(&mut text)
-        .expect("the feed is gzipped text");
+    GzDecoder::new(FEED).read_to_string(&mut text).expect("the feed is gzipped text");
     let mut lanes: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in text.lines() {
         let flight: Value = serde_json::from_str(line).expect("a line is JSON");
         let origin = flight["origin"].as_str().expect("a flight has an origin");
-        lanes
-            .entry(origin.to_owned())
-            .or_default()
-            .push(line.to_owned());
+        lanes.entry(origin.to_owned()).or_default().push(line.to_owned());
     }
     lanes
 }
@@ -31,19 +26,9 @@ fn feed() -> BTreeMap<String, Vec<String>> {
 /// A sink message without its window's end, as a line of the CSV.
 fn row(payload: &str) -> String {
     let window: Value = serde_json::from_str(payload).expect("a sink message is JSON");
-    assert_eq!(
-        window.as_object().map(serde_json::Map::len),
-        Some(7),
-        "{payload}"
-    );
-    let columns = [
-        "origin",
-        "window_start",
-        "count",
-        "sum_dep_delay",
-        "min_dep_delay",
-        "max_dep_delay",
-    ];
+    assert_eq!(window.as_object().map(serde_json::Map::len), Some(7), "{payload}");
+    let columns =
+        ["origin", "window_start", "count", "sum_dep_delay", "min_dep_delay", "max_dep_delay"];
     let text = |name: &str| match &window[name] {
         Value::String(text) => text.clone(),
         number => number.to_string(),
@@ -70,13 +55,8 @@ fn the_month_gives_its_1763_windows() {
                 host.run_batch(*size).expect("a batch is folded");
             }
             let before = host.emits().len();
-            host.tick(1_790_000_000_000 + 60_000)
-                .expect("the last window closes");
-            assert_eq!(
-                host.emits().len(),
-                before + 1,
-                "silence closes the last window"
-            );
+            host.tick(1_790_000_000_000 + 60_000).expect("the last window closes");
+            assert_eq!(host.emits().len(), before + 1, "silence closes the last window");
             assert_eq!(host.rows().keys().collect::<Vec<_>>(), ["__wm__"]);
             assert!(host.emits().iter().all(|e| e.partition == origin));
             assert_eq!((host.dead_letters().len(), host.tally("late")), (0, 0));

@@ -140,11 +140,7 @@ impl TestHost {
 
     /// Stores a row as an outside worker would.
     pub fn store(&mut self, key: &str, value: &str) {
-        self.shard.put(Upsert {
-            key: key.into(),
-            value: value.into(),
-            due_at: None,
-        });
+        self.shard.put(Upsert { key: key.into(), value: value.into(), due_at: None });
     }
 
     /// Folds the next messages of the backlog, at most `max`, then whatever is due.
@@ -158,10 +154,7 @@ impl TestHost {
             Clock::Messages => newest.unwrap_or(self.clock),
             Clock::Host => self.clock,
         };
-        let ctx = Context {
-            now,
-            ..self.ctx.clone()
-        };
+        let ctx = Context { now, ..self.ctx.clone() };
         let mut fold = (self.build)().map_err(TestError::Fold)?;
         let step = fold.start(ctx, batch.clone()).map_err(TestError::Fold)?;
         let outcome = self.finish(&mut *fold, step)?;
@@ -216,27 +209,15 @@ impl TestHost {
     }
 
     fn flush(&mut self, now: i64) -> Result<Outcome, TestError> {
-        let rows = self.shard.read(&Reads {
-            due: Some(now),
-            ..Reads::default()
-        })?;
+        let rows = self.shard.read(&Reads { due: Some(now), ..Reads::default() })?;
         if rows.is_empty() {
             return Ok(Outcome::default());
         }
         let mut fold = (self.build)().map_err(TestError::Fold)?;
-        let ctx = Context {
-            now,
-            ..self.ctx.clone()
-        };
+        let ctx = Context { now, ..self.ctx.clone() };
         let step = fold.flush(ctx, rows).map_err(TestError::Fold)?;
         let outcome = self.finish(&mut *fold, step)?;
-        self.commit(
-            Outcome {
-                ack: Ack::All,
-                ..outcome
-            },
-            &[],
-        )
+        self.commit(Outcome { ack: Ack::All, ..outcome }, &[])
     }
 
     fn finish(&self, fold: &mut dyn Fold, mut step: Step) -> Result<Outcome, TestError> {
@@ -244,15 +225,11 @@ impl TestHost {
             match step {
                 Step::Done(outcome) => return Ok(outcome),
                 Step::Need(reads) => {
-                    step = fold
-                        .resume(self.shard.read(&reads)?)
-                        .map_err(TestError::Fold)?;
+                    step = fold.resume(self.shard.read(&reads)?).map_err(TestError::Fold)?;
                 }
             }
         }
-        Err(TestError::Refused(format!(
-            "more than {ROUNDS_MAX} rounds of reads"
-        )))
+        Err(TestError::Refused(format!("more than {ROUNDS_MAX} rounds of reads")))
     }
 
     fn commit(&mut self, outcome: Outcome, batch: &[Message]) -> Result<Outcome, TestError> {
@@ -262,9 +239,7 @@ impl TestHost {
         self.ctx.watermark = outcome.watermark.or(old);
         self.emits.extend(outcome.emits.iter().cloned());
         for reject in &outcome.rejects {
-            let message = usize::try_from(reject.index)
-                .ok()
-                .and_then(|at| batch.get(at));
+            let message = usize::try_from(reject.index).ok().and_then(|at| batch.get(at));
             let letter = |message: &Message| DeadLetter {
                 message: message.clone(),
                 reason: reject.reason.clone(),

@@ -43,24 +43,14 @@ impl Shard {
     /// The rows that a fold asks for, by key.
     pub(super) fn read(&self, reads: &Reads) -> Result<Vec<Entry>, TestError> {
         if !reads.keys.is_sorted_by(|a, b| a < b) {
-            return Err(TestError::Refused(
-                "the keys asked for are not sorted and unique".into(),
-            ));
+            return Err(TestError::Refused("the keys asked for are not sorted and unique".into()));
         }
         let wanted = |row: &&Upsert| {
             reads.keys.binary_search(&row.key).is_ok()
-                || reads
-                    .prefixes
-                    .iter()
-                    .any(|prefix| row.key.starts_with(prefix))
-                || reads
-                    .due
-                    .is_some_and(|due| row.due_at.is_some_and(|at| at <= due))
+                || reads.prefixes.iter().any(|prefix| row.key.starts_with(prefix))
+                || reads.due.is_some_and(|due| row.due_at.is_some_and(|at| at <= due))
         };
-        let entry = |row: &Upsert| Entry {
-            key: row.key.clone(),
-            value: row.value.clone(),
-        };
+        let entry = |row: &Upsert| Entry { key: row.key.clone(), value: row.value.clone() };
         Ok(self.rows.values().filter(wanted).map(entry).collect())
     }
 }
@@ -86,10 +76,7 @@ pub(super) fn check(
     }
     for emit in &outcome.emits {
         if !manifest.sinks.contains(&emit.queue) {
-            return Err(format!(
-                "{:?} is not among the manifest's sinks",
-                emit.queue
-            ));
+            return Err(format!("{:?} is not among the manifest's sinks", emit.queue));
         }
         if emit.partition.is_empty() {
             return Err(format!("a message for {:?} has no partition", emit.queue));
@@ -108,10 +95,7 @@ pub(super) fn check(
         }
         next = index + 1;
     }
-    if outcome
-        .watermark
-        .is_some_and(|new| watermark.is_some_and(|old| new < old))
-    {
+    if outcome.watermark.is_some_and(|new| watermark.is_some_and(|old| new < old)) {
         return Err("the watermark goes back".into());
     }
     Ok(())

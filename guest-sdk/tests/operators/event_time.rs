@@ -47,20 +47,9 @@ fn late_records_are_dropped_and_counted() {
     assert_eq!(done, [row(70_000, 7), watermark(70_000)]);
     assert_eq!((host.tally("late"), host.backlog()), (1, 0));
     let (emitted, done) = events(&mut host, &[(200_000, 0)]);
-    let want = [
-        r#"["p1",70000,80000,{"sum":7}]"#,
-        r#"["p1",100000,110000,{"sum":1}]"#,
-    ];
+    let want = [r#"["p1",70000,80000,{"sum":7}]"#, r#"["p1",100000,110000,{"sum":1}]"#];
     assert_eq!(emitted, want);
-    assert_eq!(
-        done,
-        [
-            delete(70_000),
-            delete(100_000),
-            row(200_000, 0),
-            watermark(170_000)
-        ]
-    );
+    assert_eq!(done, [delete(70_000), delete(100_000), row(200_000, 0), watermark(170_000)]);
 }
 
 /// operators V7: the order inside a batch makes nothing late.
@@ -108,16 +97,8 @@ fn flush_follows_the_watermark() {
 /// the payload stays as it came.
 #[test]
 fn late_records_go_aside() {
-    let fold = || {
-        stream::<Event>()
-            .sliding(secs(20), secs(10))
-            .event_time(|e| e.ts)
-    };
-    let fold = move || {
-        fold()
-            .on_late(Late::Side("late".into()))
-            .aggregate(|a| a.count("n"))
-    };
+    let fold = || stream::<Event>().sliding(secs(20), secs(10)).event_time(|e| e.ts);
+    let fold = move || fold().on_late(Late::Side("late".into())).aggregate(|a| a.count("n"));
     let mut host = TestHost::new(move || with_bounds(fold()));
     assert_eq!(host.manifest().sinks, ["late", "out"]);
     events(&mut host, &[(100_000, 1)]);
@@ -129,12 +110,7 @@ fn late_records_go_aside() {
         format!(r#"{{{window},{event},"payload":{{ "ts": 35000, "v": 1.0, "x": 1e2 }}}}"#)
     };
     assert_eq!(payloads(&cycle), [aside(20_000), aside(30_000)]);
-    assert!(
-        cycle
-            .emits
-            .iter()
-            .all(|e| (&*e.queue, &*e.partition) == ("late", "lane"))
-    );
+    assert!(cycle.emits.iter().all(|e| (&*e.queue, &*e.partition) == ("late", "lane")));
     assert_eq!(host.tally("late"), 1);
 }
 
@@ -142,13 +118,7 @@ fn late_records_go_aside() {
 #[test]
 fn times_that_are_none() {
     let mut host = host(|w| {
-        w.event_time(|e| {
-            if e.v < 0.0 {
-                Err(Refuse::Skip("negative".into()))
-            } else {
-                Ok(e.ts)
-            }
-        })
+        w.event_time(|e| if e.v < 0.0 { Err(Refuse::Skip("negative".into())) } else { Ok(e.ts) })
     });
     let (_, done) = events(&mut host, &[(1_000, -1), (i64::MAX, 1), (3_000, 4)]);
     assert_eq!(done, [row(0, 4), watermark(3_000)]);

@@ -19,38 +19,24 @@ fn token_bucket() {
     assert_eq!(payloads(&cycle), ["0", "1"]);
     let row = r#"p1 {"tokens":0,"lastRefillAt":1000000,"allowedTotal":2,"consumedTotal":2}"#;
     assert_eq!(ops(&cycle), [row]);
-    assert_eq!(
-        cycle.ack,
-        Ack::Prefix {
-            count: 2,
-            retry_after_ms: Some(1_000)
-        }
-    );
+    assert_eq!(cycle.ack, Ack::Prefix { count: 2, retry_after_ms: Some(1_000) });
 
     host.set_clock(1_001_500);
     let cycle = batch(&mut host, &[]);
     assert_eq!(payloads(&cycle), ["2"]);
     let row = r#"p1 {"tokens":0.5,"lastRefillAt":1001500,"allowedTotal":3,"consumedTotal":3}"#;
     assert_eq!(ops(&cycle), [row]);
-    assert_eq!(
-        cycle.ack,
-        Ack::Prefix {
-            count: 1,
-            retry_after_ms: Some(500)
-        }
-    );
+    assert_eq!(cycle.ack, Ack::Prefix { count: 1, retry_after_ms: Some(500) });
 }
 
 /// operators V12: a gate counts messages, filtered ones too, and takes a message whole or not.
 #[test]
 fn gates_count_messages() {
     let fold = || {
-        stream::<Event>()
-            .filter(|e| e.v != 1.0)
-            .gate(|seen: &mut Vec<f64>, e, _| {
-                seen.push(e.v);
-                e.v < 3.0
-            })
+        stream::<Event>().filter(|e| e.v != 1.0).gate(|seen: &mut Vec<f64>, e, _| {
+            seen.push(e.v);
+            e.v < 3.0
+        })
     };
     let mut host = TestHost::new(move || fold().map(|e, _| e.v).sink("out"));
     let messages = [0, 1, 2, 3, 4].map(|n| format!(r#"{{"v":{n}}}"#));
@@ -60,32 +46,18 @@ fn gates_count_messages() {
         (payloads(&cycle), ops(&cycle)),
         (vec!["0".into(), "2".into()], vec!["p1 [0,2]".into()])
     );
-    assert_eq!(
-        cycle.ack,
-        Ack::Prefix {
-            count: 3,
-            retry_after_ms: None
-        }
-    );
+    assert_eq!(cycle.ack, Ack::Prefix { count: 3, retry_after_ms: None });
 
     let fold = || {
-        stream::<Vec<i64>>()
-            .flat_map(|list| list)
-            .gate(|last: &mut i64, v, _| {
-                *last = *v;
-                *v < 3
-            })
+        stream::<Vec<i64>>().flat_map(|list| list).gate(|last: &mut i64, v, _| {
+            *last = *v;
+            *v < 3
+        })
     };
     let mut host = TestHost::new(move || fold().sink("out"));
     let cycle = batch(&mut host, &[("[1,2,3]", 1)]);
     assert_eq!((cycle.ops.len(), cycle.emits.len()), (0, 0));
-    assert_eq!(
-        cycle.ack,
-        Ack::Prefix {
-            count: 0,
-            retry_after_ms: None
-        }
-    );
+    assert_eq!(cycle.ack, Ack::Prefix { count: 0, retry_after_ms: None });
 }
 
 /// Section 12 of the operators: states come in the order of their first pass, rejects and tallies
@@ -115,32 +87,13 @@ fn only_what_is_settled_counts() {
     let cycle = batch(&mut host, &messages);
     assert_eq!(ops(&cycle), ["z 2", "a 1"]);
     assert_eq!(payloads(&cycle), [r#"["z",1]"#, r#"["a",2]"#, r#"["z",3]"#]);
-    assert_eq!(
-        cycle.ack,
-        Ack::Prefix {
-            count: 5,
-            retry_after_ms: None
-        }
-    );
-    assert_eq!(
-        (
-            host.dead_letters().len(),
-            host.tally("zero"),
-            host.backlog()
-        ),
-        (1, 1, 3)
-    );
+    assert_eq!(cycle.ack, Ack::Prefix { count: 5, retry_after_ms: None });
+    assert_eq!((host.dead_letters().len(), host.tally("zero"), host.backlog()), (1, 1, 3));
 
     // Nothing but filtered messages: a full ack with no ops.
     let mut host = TestHost::new(|| {
-        stream::<Event>()
-            .filter(|_| false)
-            .gate(|_: &mut u32, _, _| false)
-            .sink("out")
+        stream::<Event>().filter(|_| false).gate(|_: &mut u32, _, _| false).sink("out")
     });
     let cycle = batch(&mut host, &[(r#"{"v":1}"#, 1)]);
-    assert_eq!(
-        (cycle.ack, cycle.ops.len(), host.backlog()),
-        (Ack::All, 0, 0)
-    );
+    assert_eq!((cycle.ack, cycle.ops.len(), host.backlog()), (Ack::All, 0, 0));
 }

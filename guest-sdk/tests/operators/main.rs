@@ -24,9 +24,7 @@ struct Event {
 
 /// Sends windows out as `[key, start, end, value]`.
 fn with_bounds<V: Serialize + 'static>(emits: Emits<V, foldmq_guest::Closed>) -> Pipeline {
-    emits
-        .map(|v, w| (w.key.clone(), w.start.ms(), w.end.ms(), v))
-        .sink("out")
+    emits.map(|v, w| (w.key.clone(), w.start.ms(), w.end.ms(), v)).sink("out")
 }
 
 /// An outcome's ops as text.
@@ -41,16 +39,10 @@ fn ops(outcome: &Outcome) -> Vec<String> {
 /// An outcome's payloads, without the wrapping of values that are no objects.
 fn payloads(outcome: &Outcome) -> Vec<String> {
     let bare = |payload: &str| {
-        let value = payload
-            .strip_prefix(r#"{"value":"#)
-            .and_then(|p| p.strip_suffix('}'));
+        let value = payload.strip_prefix(r#"{"value":"#).and_then(|p| p.strip_suffix('}'));
         value.unwrap_or(payload).to_owned()
     };
-    outcome
-        .emits
-        .iter()
-        .map(|emit| bare(&emit.payload))
-        .collect()
+    outcome.emits.iter().map(|emit| bare(&emit.payload)).collect()
 }
 
 /// Folds these messages as one batch; times in ms.

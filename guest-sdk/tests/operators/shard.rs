@@ -17,10 +17,9 @@ impl Fold for WholeShard {
     fn start(&mut self, ctx: Context, batch: Vec<Message>) -> Result<Step, Failure> {
         let step = self.0.start(ctx, batch)?;
         Ok(match step {
-            Step::Need(_) => Step::Need(Reads {
-                prefixes: vec![String::new()],
-                ..Reads::default()
-            }),
+            Step::Need(_) => {
+                Step::Need(Reads { prefixes: vec![String::new()], ..Reads::default() })
+            }
             done @ Step::Done(_) => done,
         })
     }
@@ -38,9 +37,8 @@ impl Fold for WholeShard {
 fn run(mut host: TestHost, seed: u64) -> Vec<Outcome> {
     let mut state = seed;
     let mut next = |below: i64| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         i64::try_from(state >> 33).unwrap_or(0) % below
     };
     let (mut now, mut outcomes) = (0, Vec::new());
@@ -65,13 +63,7 @@ fn check(window: fn() -> Windowed<Event>) {
         let asked = run(TestHost::new(fold), seed);
         let whole = run(TestHost::new(move || WholeShard(fold())), seed);
         assert_eq!(asked, whole, "seed {seed}");
-        assert!(
-            asked
-                .iter()
-                .map(|outcome| outcome.emits.len())
-                .sum::<usize>()
-                > 5
-        );
+        assert!(asked.iter().map(|outcome| outcome.emits.len()).sum::<usize>() > 5);
     }
 }
 
@@ -83,24 +75,9 @@ fn events() -> foldmq_guest::Stream<Event, foldmq_guest::Keyed> {
 #[test]
 fn touched_and_due_rows_suffice() {
     check(|| events().tumbling(secs(10)));
-    check(|| {
-        events()
-            .tumbling(secs(10))
-            .grace(secs(3))
-            .event_time(|e| e.ts)
-    });
-    check(|| {
-        events()
-            .sliding(secs(20), secs(5))
-            .event_time(|e| e.ts)
-            .allowed_lateness(secs(4))
-    });
-    check(|| {
-        events()
-            .cron(Cron::Minute)
-            .event_time(|e| e.ts)
-            .on_late(Late::Include)
-    });
+    check(|| events().tumbling(secs(10)).grace(secs(3)).event_time(|e| e.ts));
+    check(|| events().sliding(secs(20), secs(5)).event_time(|e| e.ts).allowed_lateness(secs(4)));
+    check(|| events().cron(Cron::Minute).event_time(|e| e.ts).on_late(Late::Include));
     check(|| events().session(secs(5)).grace(secs(2)));
     check(|| events().session(secs(3)).event_time(|e| e.ts));
 }

@@ -39,10 +39,7 @@ fn tumbling_with_all_aggregates() {
             + &format!(r#""__avg_sum":{sum},"__avg_count":{count}}}"#)
     };
     let first = acc(3, 60, 10, 30, 20);
-    assert_eq!(
-        payloads(&cycle),
-        [format!(r#"["p1",1785837600000,1785837660000,{first}]"#)]
-    );
+    assert_eq!(payloads(&cycle), [format!(r#"["p1",1785837600000,1785837660000,{first}]"#)]);
     let acc = acc(1, 99, 99, 99, 99);
     let bounds = r#""windowStart":1785837660000,"windowEnd":1785837720000"#;
     let row = format!(r#"tumb:60|2026-08-04T10:01:00.000Z|p1 {{"acc":{acc},{bounds}}}"#);
@@ -50,23 +47,14 @@ fn tumbling_with_all_aggregates() {
 
     assert_eq!(host.tick(T0 + 119_999).expect("nothing is due").ops, []);
     let flush = host.tick(T0 + 120_000).expect("the window closes");
-    assert_eq!(
-        payloads(&flush),
-        [format!(r#"["p1",1785837660000,1785837720000,{acc}]"#)]
-    );
+    assert_eq!(payloads(&flush), [format!(r#"["p1",1785837660000,1785837720000,{acc}]"#)]);
     assert_eq!(ops(&flush), ["delete tumb:60|2026-08-04T10:01:00.000Z|p1"]);
 }
 
 /// operators V2: order of keys, grace, and windows that close without traffic of their own.
 #[test]
 fn tumbling_with_grace() {
-    let fold = || {
-        stream::<Event>()
-            .key_by(key)
-            .tumbling(secs(10))
-            .grace(secs(5))
-            .aggregate(sum)
-    };
+    let fold = || stream::<Event>().key_by(key).tumbling(secs(10)).grace(secs(5)).aggregate(sum);
     let mut host = TestHost::new(move || with_bounds(fold()));
     let messages = [
         (r#"{"k":"b","v":1}"#, 1_000),
@@ -80,16 +68,10 @@ fn tumbling_with_grace() {
         let bounds = format!(r#""windowStart":{start},"windowEnd":{end}"#);
         format!(r#"tumb:10|{iso}|{key} {{"acc":{{"sum":{sum}}},{bounds}}}"#)
     };
-    assert_eq!(
-        ops(&cycle),
-        [row(0, "a", 2), row(0, "b", 1), row(10_000, "a", 4)]
-    );
+    assert_eq!(ops(&cycle), [row(0, "a", 2), row(0, "b", 1), row(10_000, "a", 4)]);
 
     let cycle = batch(&mut host, &[(r#"{"k":"c","v":8}"#, 15_000)]);
-    assert_eq!(
-        payloads(&cycle),
-        [r#"["a",0,10000,{"sum":2}]"#, r#"["b",0,10000,{"sum":1}]"#]
-    );
+    assert_eq!(payloads(&cycle), [r#"["a",0,10000,{"sum":2}]"#, r#"["b",0,10000,{"sum":1}]"#]);
     let deletes = ["a", "b"].map(|k| format!("delete tumb:10|1970-01-01T00:00:00.000Z|{k}"));
     assert_eq!(ops(&cycle), [&deletes[..], &[row(10_000, "c", 8)]].concat());
 }
@@ -102,28 +84,17 @@ fn sliding() {
     let key = |n: i64| format!("slide:60:10|{}|p1", Timestamp(T0 + n * 1_000).iso());
     let row = |n: i64, sum: i64| {
         let (start, end) = (T0 + n * 1_000, T0 + n * 1_000 + 60_000);
-        format!(
-            r#"{} {{"acc":{{"sum":{sum}}},"windowStart":{start},"windowEnd":{end}}}"#,
-            key(n)
-        )
+        format!(r#"{} {{"acc":{{"sum":{sum}}},"windowStart":{start},"windowEnd":{end}}}"#, key(n))
     };
     let cycle = batch(&mut host, &[(r#"{"v":5}"#, T0 + 37_000)]);
     assert_eq!(ops(&cycle), [-20, -10, 0, 10, 20, 30].map(|n| row(n, 5)));
 
     let cycle = batch(&mut host, &[(r#"{"v":7}"#, T0 + 72_000)]);
     let closed = [-20, -10, 0, 10];
-    let emit = |n: i64| {
-        format!(
-            r#"["p1",{},{},{{"sum":5}}]"#,
-            T0 + n * 1_000,
-            T0 + n * 1_000 + 60_000
-        )
-    };
+    let emit =
+        |n: i64| format!(r#"["p1",{},{},{{"sum":5}}]"#, T0 + n * 1_000, T0 + n * 1_000 + 60_000);
     assert_eq!(payloads(&cycle), closed.map(emit));
-    let mut want: Vec<String> = closed
-        .iter()
-        .map(|n| format!("delete {}", key(*n)))
-        .collect();
+    let mut want: Vec<String> = closed.iter().map(|n| format!("delete {}", key(*n))).collect();
     want.extend([(20, 12), (30, 12), (40, 7), (50, 7), (60, 7), (70, 7)].map(|(n, s)| row(n, s)));
     assert_eq!(ops(&cycle), want);
 }
@@ -131,12 +102,7 @@ fn sliding() {
 /// operators V4: sessions end by a gap in the batch or by the clock; the gap itself extends.
 #[test]
 fn session() {
-    let fold = || {
-        stream::<Event>()
-            .key_by(key)
-            .session(secs(30))
-            .aggregate(sum)
-    };
+    let fold = || stream::<Event>().key_by(key).session(secs(30)).aggregate(sum);
     let mut host = TestHost::new(move || with_bounds(fold()));
     let messages = [
         (r#"{"k":"u1","v":1}"#, T0),
@@ -155,31 +121,17 @@ fn session() {
     assert_eq!(ops(&cycle), [row(4, T0 + 60_000)]);
 
     let cycle = batch(&mut host, &[(r#"{"k":"u1","v":5}"#, T0 + 90_000)]);
-    assert_eq!(
-        (payloads(&cycle).len(), ops(&cycle)),
-        (0, vec![row(9, T0 + 90_000)])
-    );
+    assert_eq!((payloads(&cycle).len(), ops(&cycle)), (0, vec![row(9, T0 + 90_000)]));
     assert_eq!(host.tick(T0 + 119_999).expect("nothing is due").emits, []);
     let flush = host.tick(T0 + 120_000).expect("the session ends");
-    assert_eq!(
-        payloads(&flush),
-        [r#"["u1",1785837660000,1785837720000,{"sum":9}]"#]
-    );
+    assert_eq!(payloads(&flush), [r#"["u1",1785837660000,1785837720000,{"sum":9}]"#]);
     assert_eq!(ops(&flush), ["delete sess:30|open|u1"]);
 
-    let fold = || {
-        stream::<Event>()
-            .key_by(key)
-            .session(secs(30))
-            .event_time(|e| e.ts)
-    };
+    let fold = || stream::<Event>().key_by(key).session(secs(30)).event_time(|e| e.ts);
     let mut host = TestHost::new(move || with_bounds(fold().aggregate(sum)));
     let cycle = batch(
         &mut host,
-        &[
-            (r#"{"k":"u1","v":1,"ts":20000}"#, 1),
-            (r#"{"k":"u1","v":2,"ts":5000}"#, 2),
-        ],
+        &[(r#"{"k":"u1","v":1,"ts":20000}"#, 1), (r#"{"k":"u1","v":2,"ts":5000}"#, 2)],
     );
     let row = r#"sess:30|open|u1 {"acc":{"sum":3},"sessionStart":20000,"lastEventTime":20000}"#;
     assert_eq!(ops(&cycle), [row, r#"__wm__ {"eventTimeMs":20000}"#]);
@@ -188,26 +140,15 @@ fn session() {
 /// operators V4b: a session that restarts and closes in one cycle takes its stored row with it.
 #[test]
 fn session_restarts_and_closes() {
-    let fold = || {
-        stream::<Event>()
-            .key_by(key)
-            .session(secs(30))
-            .aggregate(sum)
-    };
+    let fold = || stream::<Event>().key_by(key).session(secs(30)).aggregate(sum);
     let mut host = TestHost::new(move || with_bounds(fold()));
     host.store(
         "sess:30\u{1f}open\u{1f}u1",
         r#"{"acc":{"sum":9},"sessionStart":0,"lastEventTime":1000}"#,
     );
-    let messages = [
-        (r#"{"k":"u1","v":1}"#, 60_000),
-        (r#"{"k":"u2","v":2}"#, 200_000),
-    ];
+    let messages = [(r#"{"k":"u1","v":1}"#, 60_000), (r#"{"k":"u2","v":2}"#, 200_000)];
     let cycle = batch(&mut host, &messages);
-    let emits = [
-        r#"["u1",0,31000,{"sum":9}]"#,
-        r#"["u1",60000,90000,{"sum":1}]"#,
-    ];
+    let emits = [r#"["u1",0,31000,{"sum":9}]"#, r#"["u1",60000,90000,{"sum":1}]"#];
     assert_eq!(payloads(&cycle), emits);
     let row = r#"sess:30|open|u2 {"acc":{"sum":2},"sessionStart":200000,"lastEventTime":200000}"#;
     assert_eq!(ops(&cycle), ["delete sess:30|open|u1", row]);
@@ -233,26 +174,12 @@ fn cron_keys() {
 /// Sections 4, 9 and 11 of the operators: odd rows, odd keys and odd numbers.
 #[test]
 fn odd_rows_and_keys() {
-    let fold = || {
-        stream::<Event>()
-            .key_by(key)
-            .tumbling(secs(10))
-            .aggregate(sum)
-    };
+    let fold = || stream::<Event>().key_by(key).tumbling(secs(10)).aggregate(sum);
     let mut host = TestHost::new(move || with_bounds(fold()));
     // The whole value is the accumulator, the bounds come from the key, strings count as 0.
-    host.store(
-        "tumb:10\u{1f}1970-01-01T00:00:00.000Z\u{1f}a",
-        r#"{"sum":"7"}"#,
-    );
-    host.store(
-        "tumb:10\u{1f}1970-01-01T00:00:00.000Z\u{1f}b",
-        r#"{"acc":{"sum":2.5}}"#,
-    );
-    host.store(
-        "tumb:100\u{1f}1970-01-01T00:00:00.000Z\u{1f}b",
-        r#"{"acc":{"sum":1000}}"#,
-    );
+    host.store("tumb:10\u{1f}1970-01-01T00:00:00.000Z\u{1f}a", r#"{"sum":"7"}"#);
+    host.store("tumb:10\u{1f}1970-01-01T00:00:00.000Z\u{1f}b", r#"{"acc":{"sum":2.5}}"#);
+    host.store("tumb:100\u{1f}1970-01-01T00:00:00.000Z\u{1f}b", r#"{"acc":{"sum":1000}}"#);
     let messages = [
         (r#"{"k":"a","v":1}"#, 0),
         (r#"{"k":"b","v":0.5}"#, 0),
@@ -260,13 +187,7 @@ fn odd_rows_and_keys() {
         (r#"{"k":"z","v":"none"}"#, 0),
     ];
     let cycle = batch(&mut host, &messages);
-    assert_eq!(
-        payloads(&cycle),
-        [r#"["a",0,0,{"sum":1}]"#, r#"["b",0,0,{"sum":3}]"#]
-    );
-    assert_eq!(
-        cycle.rejects.iter().map(|r| r.index).collect::<Vec<_>>(),
-        [2, 3]
-    );
+    assert_eq!(payloads(&cycle), [r#"["a",0,0,{"sum":1}]"#, r#"["b",0,0,{"sum":3}]"#]);
+    assert_eq!(cycle.rejects.iter().map(|r| r.index).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(host.rows().len(), 1);
 }

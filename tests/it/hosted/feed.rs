@@ -67,30 +67,29 @@ async fn a_killed_broker_loses_nothing_and_counts_nothing_twice() {
     let client = broker.client.clone();
     guest::host_flights(&client, "hourly").await;
 
-    let kills = Arc::new(AtomicUsize::new(0));
-    let pusher = {
-        let (client, kills) = (client.clone(), Arc::clone(&kills));
-        tokio::spawn(async move {
-            let items = flights::items();
-            let chunks: Vec<_> = items.chunks(100).collect();
-            for (i, chunk) in chunks.iter().enumerate() {
-                // The feed does not end before the last kill.
-                let due = i * (KILLS + 1) / chunks.len();
-                eventually("the kills keep up", async || {
-                    (kills.load(Ordering::SeqCst) >= due.saturating_sub(1)).then_some(())
-                })
-                .await;
-                flights::push_surely(&client, chunk).await;
-            }
-        })
+    let kills = AtomicUsize::new(0);
+    let items = flights::items();
+    let chunks: Vec<_> = items.chunks(100).collect();
+    let push = async {
+        for (i, chunk) in chunks.iter().enumerate() {
+            // The feed does not end before the last kill.
+            let due = i * (KILLS + 1) / chunks.len();
+            eventually("the kills keep up", async || {
+                (kills.load(Ordering::SeqCst) >= due.saturating_sub(1)).then_some(())
+            })
+            .await;
+            flights::push_surely(&client, chunk).await;
+        }
     };
-    for _ in 0..KILLS {
-        tokio::time::sleep(Duration::from_millis(random.random_range(20..400))).await;
-        broker.kill();
-        kills.fetch_add(1, Ordering::SeqCst);
-        broker = BrokerProcess::start(port, &args).await;
-    }
-    pusher.await.expect("the feed is pushed");
+    let kill = async {
+        for _ in 0..KILLS {
+            tokio::time::sleep(Duration::from_millis(random.random_range(20..400))).await;
+            broker.kill();
+            kills.fetch_add(1, Ordering::SeqCst);
+            broker = BrokerProcess::start(port, &args).await;
+        }
+    };
+    tokio::join!(push, kill);
     flights::check(&client, "hourly").await;
     assert_eq!(broker.terminate().await, Some(0), "SIGTERM ends the broker in order");
 }

@@ -97,7 +97,7 @@ async fn a_registration_is_checked_field_by_field() {
         (json!({"on_poison": "ignore"}), "on_poison"),
         (json!({"start": "yesterday"}), "start"),
         (json!({"params": {"window_ms": 0}}), "window_ms must be above 0"),
-        (json!({"params": {"window_ms": "x"}}), "window_ms"),
+        (json!({"params": {"window_ms": "x"}}), "expected u64"),
         (json!({"module": "0".repeat(64)}), "not uploaded"),
         (json!({"module": "xyz"}), "module"),
         (json!({"source_queue": ""}), "source_queue"),

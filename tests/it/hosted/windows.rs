@@ -110,7 +110,7 @@ async fn a_late_record_is_counted() {
     assert_eq!(window["data"]["sum"], 2, "the late record is not in it");
     let status = client.status("late").await;
     assert_eq!(status["tallies"]["late"], 1, "{status}");
-    assert_eq!(status["watermark"], "1970-01-01T00:01:00.000Z", "{status}");
+    assert_eq!(status["watermark"], "1970-01-01T00:01:00.000000Z", "{status}");
     server.stop().await;
 }
 
@@ -179,5 +179,33 @@ async fn open_windows_are_readable() {
     let rows = client.post("/streams/v1/state/get", &body).await.expect(200);
     assert_eq!(rows["rows"][0]["value"]["windowEnd"], 2_000, "{rows}");
     assert_eq!(rows["rows"][0]["value"]["acc"]["count"], 1, "{rows}");
+    server.stop().await;
+}
+
+/// A partition whose messages wait is not silent, however long nobody folds them: the window that
+/// is open stays open for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_with_a_backlog_is_not_silent() {
+    let server = TestServer::start().await;
+    let client = server.client();
+    let params = json!({"params": {"window_ms": 1000, "event_time": true, "idle_ms": 300}});
+    guest::host_probe(&client, "behind", "q", params).await;
+    client.post("/streams/v1/queries/behind/pause", &json!({})).await.expect(200);
+    client.push("q", "p", &[at("a", 1, 1_000), at("a", 2, 1_100)]).await;
+    // Somebody else settles the first message and holds the second for longer than the idle time.
+    let pop = "batch=1&leaseSeconds=2&consumerGroup=streams.behind&subscriptionMode=all";
+    let first = client.pop("q", pop).await.remove(0);
+    let query_id = client.status("behind").await["query_id"].clone();
+    let ack = json!({"leaseId": first["leaseId"], "count": 1, "transactionId": first["transactionId"]});
+    let key = "tumb:1\u{1f}1970-01-01T00:00:01.000Z\u{1f}a";
+    let value = json!({"acc": {"count": 1, "sum": 1}, "windowStart": 1000, "windowEnd": 2000});
+    let cycle = json!({"query_id": query_id, "partition_id": first["partitionId"], "ack": ack,
+        "consumer_group": "streams.behind",
+        "state_ops": [{"type": "upsert", "key": key, "value": value}]});
+    assert_eq!(client.cycle(&cycle).await["success"], true);
+    assert_eq!(client.pop("q", pop).await.len(), 1, "the second message is held");
+    client.post("/streams/v1/queries/behind/resume", &json!({})).await.expect(200);
+    let window = take(&client, "probe.out", 1).await.remove(0);
+    assert_eq!(window["data"]["sum"], 3, "{window}");
     server.stop().await;
 }

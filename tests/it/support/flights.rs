@@ -103,7 +103,7 @@ pub(crate) async fn check(client: &Client, query: &str) -> Value {
     let found = windows(client, "check").await;
     let expected = expected();
     for (key, figures) in &expected {
-        assert_eq!(found.get(key), Some(figures), "window {key:?}");
+        assert_eq!(found.get(key), Some(figures), "window {key:?}: {status}");
     }
     assert_eq!(found.len(), expected.len(), "windows that the feed does not give");
     assert_eq!(status["tallies"]["cancelled"], 521, "{status}");

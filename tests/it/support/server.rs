@@ -41,6 +41,9 @@ impl TestServer {
 
     /// A server with changed settings.
     pub(crate) async fn with(database: Arc<Database>, change: impl FnOnce(&mut Config)) -> Self {
+        // Silent unless somebody looks: RUST_LOG=foldmq=debug.
+        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_unset| "off".to_owned());
+        foldmq::telemetry::init(&filter, foldmq::telemetry::LogFormat::Text);
         let mut config = config(&database);
         change(&mut config);
         let server = Server::start(config).await.expect("the server starts");

@@ -1,7 +1,7 @@
 //! A fold for tests: it counts by key in windows, and misbehaves when a message says so.
 
-use foldmq_guest::{Failure, log};
 use foldmq_guest::prelude::*;
+use foldmq_guest::{Failure, log};
 
 /// Parameters of a registration.
 #[derive(Debug, Deserialize)]
