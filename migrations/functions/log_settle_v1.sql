@@ -34,6 +34,7 @@ declare
   v_dead boolean;
   v_released boolean;
   v_drop boolean;
+  v_idle boolean;
 begin
   for g in 1 .. cardinality(g_pid) loop
     grp := g;
@@ -79,7 +80,8 @@ begin
     select array_agg(x.off order by w.ord) into v_off
       from unnest(v_hash) with ordinality w (hash, ord)
       left join (
-        select f.hash, min(f.off) as off
+        -- A conflating lease delivered the last occurrence only.
+        select f.hash, case when c.conflated then max(f.off) else min(f.off) end as off
           from (select substr(ls.hashes, i * 16 + 1, 16) as hash, ls.first_offset + i as off
                   from queen.log_segments ls cross join lateral generate_series(0, ls.n - 1) i
                  where ls.pid = g_pid[g] and ls.first_offset between v_start and v_hi) f
@@ -116,7 +118,7 @@ begin
       end if;
     end loop;
 
-    if v_signal is not null and (v_kind = 4 or (v_kind = 2 and c.retry_count >= p.retry_limit)) then
+    if v_kind = 4 or (v_kind = 2 and c.batch_end is not null and c.retry_count >= p.retry_limit) then
       if v_kind = 4 or p.dead_letter then
         v_dead := true;
         if g_dead_offset[g] is distinct from v_signal then
@@ -135,7 +137,9 @@ begin
       end if;
     end if;
 
-    if v_signal is null then
+    -- Without an outstanding batch there is nothing to give back; a dead letter needs none.
+    v_idle := v_signal is not null and c.batch_end is null and v_kind <> 4;
+    if v_signal is null or v_idle then
       if v_new > c.committed then
         v_released := c.batch_end is null or v_new >= c.batch_end;
         if c.conflated and v_released then
@@ -172,6 +176,10 @@ begin
       item := v_items[k]; error := null; noop := false; dead := false; success := true;
       if v_off[k] is not null then
         dead := v_dead and v_off[k] = v_signal and i_status[item] <> 1;
+        if v_idle and i_status[item] <> 1 then
+          success := false;
+          error := 'no outstanding batch';
+        end if;
       elsif v_late[k] is null then
         success := false;
         error := 'unresolvable transactionId';

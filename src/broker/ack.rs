@@ -9,8 +9,6 @@ use crate::db::Error;
 use crate::db::settle::{AckGroup, AckStatus, GroupOutcome, Snapshot};
 use crate::types::id::{PartitionId, TenantId, TxnHash};
 
-/// Reason of a dead letter for which nobody gave one.
-const DEFAULT_REASON: &str = "no reason given";
 /// Rounds in which the store may ask for the snapshot of a message.
 const ROUNDS_MAX: usize = 8;
 
@@ -161,21 +159,8 @@ impl Broker {
     ) -> Result<Option<Snapshot>, Error> {
         let pid = group.partition.pid();
         let Some(stored) = self.inner.db.frame_at(pid, offset, 0).await? else { return Ok(None) };
-        let transaction_id = stored.frame.transaction_id();
-        let given = |ack: &&Ack| ack.error.as_ref().is_some_and(|text| !text.is_empty());
-        let mine = places.iter().map(|place| &acks[*place]);
-        let own = mine.clone().find(|ack| ack.transaction_id == transaction_id).filter(given);
-        let reason = own
-            .or_else(|| mine.clone().find(given))
-            .and_then(|ack| ack.error.clone())
-            .unwrap_or_else(|| DEFAULT_REASON.to_owned());
-        Ok(Some(Snapshot {
-            offset,
-            id: Uuid::now_v7(),
-            frame: stored.frame,
-            created_at: stored.created_at,
-            reason,
-        }))
+        let reasons: Vec<_> = places.iter().map(|place| acks[*place].error.clone()).collect();
+        Ok(Some(Snapshot::of(group, offset, stored, &reasons)))
     }
 }
 

@@ -209,18 +209,33 @@ impl Broker {
         let items: usize = todo.iter().map(|t| t.requests.len()).sum();
         self.inner.metrics.batch_items.with_label_values(&["push"]).inc_by(items as u64);
         todo.sort_by_key(|t| t.partition.pid());
-        for attempt in 0..=RETRIES_MAX {
-            if let Err(cause) = self.append_once(&mut todo).await {
-                self.inner.metrics.db_errors.inc();
-                tracing::debug!(cause = %crate::telemetry::chain(&cause), attempt, "append failed");
-                return fail(todo, &cause);
+        let Err(cause) = self.append_together(&mut todo).await else { return };
+        if todo.len() == 1 || matches!(cause, Error::Unavailable(_) | Error::Timeout(_)) {
+            return fail(todo, &cause);
+        }
+        // Nothing of this was written. Each partition by itself: what one of them refuses must not
+        // cost its neighbours anything (data-plane 22).
+        for taken in todo {
+            let mut alone = vec![taken];
+            if let Err(cause) = self.append_together(&mut alone).await {
+                fail(alone, &cause);
             }
+        }
+    }
+
+    /// Attempts until everything is stored; leaves in `todo` what is not.
+    async fn append_together(&self, todo: &mut Vec<Taken>) -> Result<(), Error> {
+        for attempt in 0..=RETRIES_MAX {
+            self.append_once(todo).await.inspect_err(|cause| {
+                self.inner.metrics.db_errors.inc();
+                tracing::debug!(cause = %crate::telemetry::chain(cause), attempt, "append failed");
+            })?;
             if todo.is_empty() {
-                return;
+                return Ok(());
             }
         }
         let text = "the partition changed during every attempt".to_owned();
-        fail(todo, &Error::Refused { refusal: Refusal::DedupStale, text });
+        Err(Error::Refused { refusal: Refusal::DedupStale, text })
     }
 
     /// One attempt; leaves in `todo` what must be tried again.
@@ -420,7 +435,7 @@ impl Inner {
             .filter(|(_, window_ms)| *window_ms > 0)
             .filter_map(|(pid, window_ms)| {
                 let index = self.dedup.index(*pid);
-                let from = index.lock().expect("no holder panics").wants();
+                let from = index.lock().expect("no holder panics").wants(*window_ms);
                 from.map(|from| (*pid, from, *window_ms))
             })
             .collect();
@@ -428,7 +443,10 @@ impl Inner {
             return Ok(());
         }
         for window in self.db.dedup_load(&wanted).await? {
-            self.dedup.index(window.pid).lock().expect("no holder panics").load(&window);
+            let asked = wanted.iter().find(|(pid, _, _)| *pid == window.pid);
+            let Some((_, from, window_ms)) = asked else { continue };
+            let index = self.dedup.index(window.pid);
+            index.lock().expect("no holder panics").load(&window, *from, *window_ms);
         }
         Ok(())
     }

@@ -83,6 +83,7 @@ impl ClaimedBatch {
 struct InFlight {
     task: Option<JoinHandle<Result<Vec<Lane>, Error>>>,
     inner: Arc<Inner>,
+    lanes: Arc<Lanes>,
     lease: Uuid,
     candidates: Vec<i64>,
 }
@@ -90,15 +91,19 @@ struct InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
-        let (inner, lease) = (Arc::clone(&self.inner), self.lease);
+        let (inner, lanes, lease) = (Arc::clone(&self.inner), Arc::clone(&self.lanes), self.lease);
         let candidates = std::mem::take(&mut self.candidates);
         self.inner.tasks.spawn(async move {
             let pids = match task.await {
-                Ok(Ok(lanes)) => claimed_pids(&lanes),
+                Ok(Ok(found)) => claimed_pids(&found),
                 // Its answer was lost: the claim may stand.
-                _ => candidates,
+                _ => candidates.clone(),
             };
             give_back(&inner, lease, pids).await;
+            // Whoever else waits looks at them: this caller had taken them from the list.
+            for pid in candidates {
+                lanes.offer(Pid(pid));
+            }
         });
     }
 }
@@ -148,6 +153,13 @@ impl Delivery {
 
     /// The answer is on its way.
     pub(super) fn done(mut self) {
+        self.done = true;
+    }
+
+    /// Gives the lease back now and tells nobody: the caller claims again.
+    pub(super) async fn undo(mut self) {
+        let pids = self.lanes.iter().map(|lane| lane.2.0).collect();
+        give_back(&self.inner, self.lease, pids).await;
         self.done = true;
     }
 }
@@ -222,6 +234,7 @@ impl Broker {
         let mut flight = InFlight {
             task: Some(task),
             inner: Arc::clone(&self.inner),
+            lanes: Arc::clone(lanes),
             lease,
             candidates: candidates.clone(),
         };

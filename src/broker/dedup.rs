@@ -25,13 +25,19 @@ pub(super) struct Index {
     loaded: bool,
     gap: bool,
     known: i64,
+    /// Length of the window that the index is complete for, ms.
+    window_ms: i64,
     runs: VecDeque<Run>,
     offsets: HashMap<u64, i64>,
 }
 
 impl Index {
-    /// Offset from which hashes must be read before the index can be trusted; `None`: it can.
-    pub(super) fn wants(&self) -> Option<i64> {
+    /// Offset from which hashes must be read before the index can be trusted for a window of that
+    /// length; `None`: it can. A longer window than before asks for everything again.
+    pub(super) fn wants(&mut self, window_ms: i64) -> Option<i64> {
+        if window_ms > self.window_ms {
+            *self = Self { window_ms, ..Self::default() };
+        }
         if !self.loaded {
             Some(0)
         } else if self.gap {
@@ -58,8 +64,14 @@ impl Index {
         self.runs.push_back(Run { created_at, first_offset, keys });
     }
 
-    /// Takes in what was read from the store.
-    pub(super) fn load(&mut self, window: &Window) {
+    /// Takes in what was read from the store, from an offset on and for a window of a length.
+    ///
+    /// Others may have started the index anew since it was asked for: what does not reach back far
+    /// enough by now would leave a hole, and is not taken.
+    pub(super) fn load(&mut self, window: &Window, from: i64, window_ms: i64) {
+        if from > self.known || window_ms < self.window_ms {
+            return;
+        }
         for segment in &window.segments {
             if segment.first_offset >= self.known {
                 let keys = segment.hashes.as_chunks::<16>().0.iter().map(|h| TxnHash(*h).short());
@@ -86,6 +98,7 @@ impl Index {
     }
 
     fn expire(&mut self, now: Timestamp, window_ms: i64) {
+        self.window_ms = self.window_ms.min(window_ms);
         let Ok(limit) = now.checked_sub(SignedDuration::from_millis(window_ms)) else { return };
         while self.runs.front().is_some_and(|run| run.created_at < limit) {
             let run = self.runs.pop_front().expect("there is a front");
@@ -171,13 +184,13 @@ mod tests {
     #[test]
     fn an_append_beyond_the_known_offset_leaves_a_gap_to_load() {
         let mut index = Index::default();
-        assert_eq!(index.wants(), Some(0));
-        index.load(&Window { pid: Pid(1), next_offset: 3, segments: vec![] });
-        assert_eq!((index.wants(), index.known()), (None, 3));
+        assert_eq!(index.wants(60_000), Some(0));
+        index.load(&Window { pid: Pid(1), next_offset: 3, segments: vec![] }, 0, 60_000);
+        assert_eq!((index.wants(60_000), index.known()), (None, 3));
         index.appended(3, at(1), &hashes(&["a", "b"]), 60_000);
-        assert_eq!((index.wants(), index.known()), (None, 5));
+        assert_eq!((index.wants(60_000), index.known()), (None, 5));
         index.appended(9, at(2), &hashes(&["c"]), 60_000);
-        assert_eq!((index.wants(), index.known()), (Some(5), 5));
+        assert_eq!((index.wants(60_000), index.known()), (Some(5), 5));
         assert_eq!(index.find(TxnHash::of("b")), Some(4));
         assert_eq!(index.find(TxnHash::of("c")), Some(9));
     }
@@ -185,10 +198,20 @@ mod tests {
     #[test]
     fn hashes_leave_with_the_window() {
         let mut index = Index::default();
-        index.load(&Window { pid: Pid(1), next_offset: 0, segments: vec![] });
+        assert_eq!(index.wants(10_000), Some(0));
+        index.load(&Window { pid: Pid(1), next_offset: 0, segments: vec![] }, 0, 10_000);
         index.appended(0, at(0), &hashes(&["a"]), 10_000);
         index.appended(1, at(20), &hashes(&["b"]), 10_000);
         assert_eq!(index.find(TxnHash::of("a")), None);
         assert_eq!(index.find(TxnHash::of("b")), Some(1));
+        assert_eq!(index.wants(5_000), None);
+        assert_eq!(index.wants(30_000), Some(0), "what left the shorter window is inside now");
+        let window = Window { pid: Pid(1), next_offset: 2, segments: vec![] };
+        for (from, window_ms) in [(0, 10_000), (1, 30_000)] {
+            index.load(&window, from, window_ms);
+            assert_eq!(index.wants(30_000), Some(0), "an answer to an older question");
+        }
+        index.load(&window, 0, 30_000);
+        assert_eq!((index.wants(30_000), index.known()), (None, 2));
     }
 }

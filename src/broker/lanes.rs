@@ -129,6 +129,15 @@ impl Lanes {
         })
     }
 
+    /// The same for one partition alone.
+    pub(super) fn next_look_at(&self, pid: Pid, interval: Duration) -> Instant {
+        let now = Instant::now();
+        let sweep = now + interval;
+        // A time that has passed is of a lease that ended otherwise: nothing follows from it.
+        let at = self.with(|inner| inner.later_of.get(&pid).copied()).filter(|at| *at > now);
+        at.map_or(sweep, |at| at.min(sweep))
+    }
+
     /// Resolves when a partition is proposed. Create and enable it before looking.
     pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
         self.wake.notified()
@@ -230,6 +239,7 @@ impl LaneTable {
         let gone = self.with(|table| table.remove(&queue));
         for lanes in gone.into_iter().flat_map(HashMap::into_values) {
             lanes.wake.notify_waiters();
+            lanes.with(|inner| inner.pinned.values().for_each(|pinned| pinned.notify_waiters()));
         }
         self.any.notify_waiters();
     }

@@ -17,6 +17,7 @@ mod push;
 mod query;
 mod queue;
 mod state;
+mod transaction;
 mod wake;
 
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use push::{PushError, PushItem, PushOutcome, Pushed};
 pub use query::{QueryError, RegisterOutcome};
 pub use queue::{Configure, ConfigureError, ConfigureMode, implicit_options};
 pub use state::StateError;
+pub use transaction::{TransactError, TransactPush, TransactResult, TransactStep};
 
 /// Settings of the broker itself.
 #[derive(Clone, Debug)]

@@ -110,13 +110,18 @@ impl Broker {
         metrics.requests.with_label_values(&["pop"]).inc();
         let deadline = pop.wait.map(|wait| Instant::now() + wait);
         let mut parked = Parked::default();
-        let mut filled = false;
+        let mut hold = Hold { deadline, done: false };
         loop {
             let any = self.inner.lanes.any();
             tokio::pin!(any);
             any.as_mut().enable();
             let sources = self.sources(tenant, pop).await?;
-            let single = (sources.len() == 1).then(|| Arc::clone(&sources[0].lanes));
+            let single = match (&pop.scope, sources.first()) {
+                (PopScope::Queue(_), Some(source)) => Some(Arc::clone(&source.lanes)),
+                // A pinned pop would swallow wake-ups of others, and discovery must hear of queues
+                // that are born while it waits.
+                _ => None,
+            };
             let pinned = self.pinned(pop, &sources);
             let pin = pinned.as_ref().map(|(lanes, pid)| lanes.pin(*pid));
             let pin_woken = pin.as_ref().map(super::lanes::Pin::woken);
@@ -129,8 +134,7 @@ impl Broker {
                 woken.enable();
             }
 
-            let mut found =
-                self.pop_once(pop, &sources, pinned.as_ref(), &mut filled, deadline).await?;
+            let mut found = self.pop_once(pop, &sources, pinned.as_ref(), &mut hold).await?;
             found.conflation = !sources.is_empty() && sources.iter().all(|s| s.group.conflation);
             found.conflict = sources.iter().any(|s| s.group.conflation != pop.conflation);
             let stopping = self.inner.stop.is_cancelled();
@@ -147,7 +151,7 @@ impl Broker {
 
             parked.enter(metrics, &pop.scope);
             let look = match (&single, &pinned) {
-                (_, Some(_)) => now + self.inner.lanes.interval(),
+                (_, Some((lanes, pid))) => lanes.next_look_at(*pid, self.inner.lanes.interval()),
                 (Some(lanes), None) => self.next_look(lanes),
                 // Several queues: whatever happens wakes, and their lease ends are looked up.
                 _ => now + Duration::from_millis(500),
@@ -157,8 +161,8 @@ impl Broker {
                 () = tokio::time::sleep_until(until) => {}
                 () = self.inner.stop.cancelled() => {}
                 Some(()) = optional(pin_woken.as_mut()) => {}
-                Some(()) = optional(woken.as_mut()), if pinned.is_none() => {}
-                () = any, if single.is_none() => {}
+                Some(()) = optional(woken.as_mut()) => {}
+                () = any, if single.is_none() && pinned.is_none() => {}
             }
         }
     }
@@ -206,95 +210,157 @@ impl Broker {
         pop: &Pop,
         sources: &[Source],
         pinned: Option<&(Arc<Lanes>, Pid)>,
-        filled: &mut bool,
-        deadline: Option<Instant>,
+        hold: &mut Hold,
     ) -> Result<Popped, PopError> {
         let lease = Uuid::now_v7();
-        let mut delivery = Delivery::new(&self.inner, lease);
-        let mut popped = Popped { lease: (!pop.auto_ack).then_some(lease), ..Popped::default() };
-        let mut left = pop.batch.clamp(1, POP_BATCH_MAX);
-        let mut lanes_left = match pop.partitions {
+        let messages = pop.batch.clamp(1, POP_BATCH_MAX);
+        let partitions = match pop.partitions {
             Some(n) if n > 0 => n.min(POP_PARTITIONS_MAX),
             Some(_) => POP_PARTITIONS_MAX,
-            None if pop.conflation => left.min(POP_PARTITIONS_MAX),
+            None if pop.conflation => messages.min(POP_PARTITIONS_MAX),
             None => 1,
         };
+        let mut look = Look {
+            pop,
+            lease,
+            delivery: Delivery::new(&self.inner, lease),
+            popped: Popped { lease: (!pop.auto_ack).then_some(lease), ..Popped::default() },
+            messages,
+            partitions,
+        };
         for source in sources {
-            let most = usize::try_from(lanes_left).unwrap_or(1) + 3;
-            // Candidates that turn out empty cost a round trip each time: look at a few rounds.
-            for _ in 0..16 {
-                if left <= 0 || lanes_left <= 0 {
-                    break;
+            let pinned = pinned.map(|(_, pid)| *pid);
+            if let Err(cause) = self.pop_from(source, pinned, &mut look, hold).await {
+                // What was settled at delivery must be delivered: nobody would get it again.
+                if !pop.auto_ack || look.popped.messages.is_empty() {
+                    return Err(cause);
                 }
-                let pids = match pinned {
-                    Some((_, pid)) => vec![*pid],
-                    None => self.take_lanes(&source.lanes, most).await?,
-                };
-                if pids.is_empty() {
-                    break;
-                }
-                self.fill_wait(pop, source, filled, deadline, &pids).await;
-                let claim = Claim {
-                    group: source.group.no,
-                    pids: pids.iter().map(|pid| pid.0).collect(),
-                    batch: left,
-                    lanes: lanes_left,
-                    bytes: i64::MAX,
-                    lease,
-                    lease_ms: pop.lease_s.map(|s| s * 1000),
-                    auto_ack: pop.auto_ack,
-                    conflate: source.group.conflation,
-                };
-                let found = self.claim_lanes(&source.lanes, claim).await?;
-                for lane in &found {
-                    let LaneOutcome::Claimed(batch) = &lane.outcome else { continue };
-                    if !pop.auto_ack {
-                        delivery.add(source.queue.no, &pop.group, lane.pid);
-                    }
-                    let batch = ClaimedBatch::unpack(lane.pid, batch, source.group.conflation)?;
-                    let named = self.partition_of(&source.queue, lane.pid).await?;
-                    let partition = named.ok_or(PopError::Gone)?;
-                    lanes_left -= 1;
-                    left -= i32::try_from(batch.messages.len()).unwrap_or(i32::MAX);
-                    popped.partitions += 1;
-                    popped.messages.extend(batch.messages.into_iter().map(|message| {
-                        PoppedMessage {
-                            message,
-                            partition: Arc::clone(&partition),
-                            attempt: batch.attempt,
-                        }
-                    }));
-                }
-                if pinned.is_some() {
-                    break;
-                }
+                tracing::warn!(cause = crate::telemetry::chain(&cause), "a pop was cut short");
+                break;
             }
         }
-        delivery.done();
-        Ok(popped)
+        look.delivery.done();
+        Ok(look.popped)
     }
 
-    /// Holds an under-full waiting pop for a while, so that it fills (option `minPopWaitTime`).
+    /// Claims from one source what the budgets allow.
+    async fn pop_from(
+        &self,
+        source: &Source,
+        pinned: Option<Pid>,
+        look: &mut Look<'_>,
+        hold: &mut Hold,
+    ) -> Result<(), PopError> {
+        let pop = look.pop;
+        let most = usize::try_from(look.partitions).unwrap_or(1) + 3;
+        // Candidates that turn out empty cost a round trip each time: look at a few rounds.
+        for _ in 0..16 {
+            if look.messages <= 0 || look.partitions <= 0 {
+                break;
+            }
+            let pids = match pinned {
+                Some(pid) => vec![pid],
+                None => self.take_lanes(&source.lanes, most).await?,
+            };
+            if pids.is_empty() {
+                break;
+            }
+            let claim = Claim {
+                group: source.group.no,
+                pids: pids.iter().map(|pid| pid.0).collect(),
+                batch: look.messages,
+                lanes: look.partitions,
+                bytes: i64::MAX,
+                lease: look.lease,
+                lease_ms: pop.lease_s.map(|s| s * 1000),
+                auto_ack: pop.auto_ack,
+                conflate: source.group.conflation,
+            };
+            self.fill_wait(pop, source, &claim, hold).await?;
+            for lane in self.claim_lanes(&source.lanes, claim).await? {
+                let LaneOutcome::Claimed(batch) = &lane.outcome else { continue };
+                if !pop.auto_ack {
+                    look.delivery.add(source.queue.no, &pop.group, lane.pid);
+                }
+                let batch = ClaimedBatch::unpack(lane.pid, batch, source.group.conflation)?;
+                let named = self.partition_of(&source.queue, lane.pid).await?;
+                look.take(batch, &named.ok_or(PopError::Gone)?);
+            }
+            if pinned.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds an under-full waiting pop once, so that it fills (option `minPopWaitTime`).
+    ///
+    /// What it would get is known by a claim that is given back: only a claim sees what is
+    /// visible. Nothing to get is no reason to hold: such a pop waits anyway.
     async fn fill_wait(
         &self,
         pop: &Pop,
         source: &Source,
-        filled: &mut bool,
-        deadline: Option<Instant>,
-        pids: &[Pid],
-    ) {
-        let hold = source.queue.options.min_pop_wait_ms;
+        claim: &Claim,
+        hold: &mut Hold,
+    ) -> Result<(), PopError> {
+        let ms = u64::try_from(source.queue.options.min_pop_wait_ms).unwrap_or(0);
         let wildcard = matches!(pop.scope, PopScope::Queue(_));
-        let Some(deadline) = deadline else { return };
-        if *filled || hold <= 0 || pop.batch <= 1 || !wildcard || pids.is_empty() {
-            return;
+        let Some(deadline) = hold.deadline else { return Ok(()) };
+        if hold.done || ms == 0 || pop.batch <= 1 || !wildcard {
+            return Ok(());
         }
-        *filled = true;
-        let hold = Duration::from_millis(u64::try_from(hold).unwrap_or(0));
-        tokio::select! {
-            () = tokio::time::sleep_until(deadline.min(Instant::now() + hold)) => {}
-            () = self.inner.stop.cancelled() => {}
+        let until = deadline.min(Instant::now() + Duration::from_millis(ms));
+        let probe = Claim { auto_ack: false, lease: Uuid::now_v7(), ..claim.clone() };
+        let (lease, wanted, conflate) = (probe.lease, i64::from(probe.batch), probe.conflate);
+        let mut delivery = Delivery::new(&self.inner, lease);
+        let mut found = 0;
+        for lane in self.claim_lanes(&source.lanes, probe).await? {
+            let LaneOutcome::Claimed(batch) = lane.outcome else { continue };
+            delivery.add(source.queue.no, &pop.group, lane.pid);
+            found += if conflate { 1 } else { batch.batch_end - batch.from_offset + 1 };
         }
+        delivery.undo().await;
+        hold.done = found > 0;
+        if found > 0 && found < wanted {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                () = self.inner.stop.cancelled() => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether and until when a pop may be held to fill.
+struct Hold {
+    /// End of the long poll; `None` for a pop that does not wait.
+    deadline: Option<Instant>,
+    /// A pop is held once.
+    done: bool,
+}
+
+/// One look under way: what it has, and what its budgets still allow.
+struct Look<'a> {
+    pop: &'a Pop,
+    lease: Uuid,
+    delivery: Delivery,
+    popped: Popped,
+    messages: i32,
+    partitions: i32,
+}
+
+impl Look<'_> {
+    fn take(&mut self, batch: ClaimedBatch, partition: &Arc<Partition>) {
+        self.partitions -= 1;
+        self.messages -= i32::try_from(batch.messages.len()).unwrap_or(i32::MAX);
+        self.popped.partitions += 1;
+        let attempt = batch.attempt;
+        self.popped.messages.extend(batch.messages.into_iter().map(|message| PoppedMessage {
+            message,
+            partition: Arc::clone(partition),
+            attempt,
+        }));
     }
 }
 

@@ -16,7 +16,7 @@ use super::feed::{self, Delays, Departure, QUEUE, SINK, Window, WindowKey};
 use super::serve::quit_signal;
 use super::{ListenArgs, StoreArgs, say};
 use crate::postgres::default_data_dir;
-use crate::server::{Config, Server};
+use crate::server::{self, Config, Server};
 
 /// Name of the demo's query.
 const QUERY: &str = "flights-hourly";
@@ -47,18 +47,21 @@ pub(super) struct DemoArgs {
 /// Runs the demo.
 pub(super) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let mut quit = quit_signal()?;
-    let mut listen = args.listen.addr();
-    if args.listen.listen.is_none() && std::net::TcpListener::bind(listen).is_err() {
-        listen.set_port(0);
-    }
     let module = match &args.module {
         Some(path) => {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?
         }
         None => build_module().await?,
     };
-    let config = Config::new(listen, args.store.store(Some(demo_dir()?)))?;
-    let server = Server::start(config).await?;
+    let mut config = Config::new(args.listen.addr(), args.store.store(Some(demo_dir()?)))?;
+    let server = match Server::start(config.clone()).await {
+        // The usual port belongs to somebody else, perhaps to another demo: any port will do.
+        Err(server::Error::Listen(..)) if args.listen.listen.is_none() => {
+            config.listen.set_port(0);
+            Server::start(config).await?
+        }
+        started => started?,
+    };
     say(&format!("store:   {}", server.store()));
     say(&format!("broker:  {}", server.url()));
     let demo = Demo::new(server.url())?;

@@ -1,6 +1,9 @@
 //! Appends to partitions, and what duplicate detection reads.
 
+use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{Db, Error};
@@ -95,6 +98,43 @@ impl<'a> AppendColumns<'a> {
         self.known.push(append.known);
         self.window_ms.push(append.window_ms);
     }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 9] {
+        [
+            &self.pid,
+            &self.n,
+            &self.raw,
+            &self.first_id,
+            &self.last_id,
+            &self.hashes,
+            &self.payload,
+            &self.known,
+            &self.window_ms,
+        ]
+    }
+}
+
+fn outcome(row: &Row) -> Appended {
+    match row.get::<_, &str>("status") {
+        "queued" => Appended::At { base_offset: row.get("base_offset"), created_at: row.get("at") },
+        "stale" => Appended::Stale,
+        _ => Appended::Missing,
+    }
+}
+
+/// Appends segments inside a transaction of the caller, sorted by pid.
+pub(super) async fn push_in_txn(
+    client: &impl GenericClient,
+    appends: &[Append],
+) -> Result<Vec<Appended>, Error> {
+    debug_assert!(appends.is_sorted_by(|a, b| a.pid <= b.pid), "lock order of partition rows");
+    let mut columns = AppendColumns::default();
+    for append in appends {
+        columns.push(append);
+    }
+    let statement = client.prepare_cached(include_str!("sql/push_many.sql")).await?;
+    let rows = client.query(&statement, &columns.params()).await?;
+    Ok(rows.iter().map(outcome).collect())
 }
 
 impl Db {
@@ -111,34 +151,10 @@ impl Db {
         for append in appends {
             c.push(append);
         }
-        let rows = super::retried(async || {
-            self.query(
-                include_str!("sql/push_many.sql"),
-                &[
-                    &c.pid,
-                    &c.n,
-                    &c.raw,
-                    &c.first_id,
-                    &c.last_id,
-                    &c.hashes,
-                    &c.payload,
-                    &c.known,
-                    &c.window_ms,
-                ],
-            )
-            .await
-        })
-        .await?;
-        Ok(rows
-            .iter()
-            .map(|row| match row.get::<_, &str>("status") {
-                "queued" => {
-                    Appended::At { base_offset: row.get("base_offset"), created_at: row.get("at") }
-                }
-                "stale" => Appended::Stale,
-                _ => Appended::Missing,
-            })
-            .collect())
+        let params = c.params();
+        let rows =
+            super::retried(|| self.query(include_str!("sql/push_many.sql"), &params)).await?;
+        Ok(rows.iter().map(outcome).collect())
     }
 
     /// The hashes inside the dedup windows of partitions: (pid, first offset to read, window ms).
@@ -185,14 +201,28 @@ impl Db {
         let row = self
             .query_opt(include_str!("sql/segment_at.sql"), &[&pid.0, &offset, &window_ms])
             .await?;
-        let Some(row) = row else { return Ok(None) };
-        let first: i64 = row.get("first_offset");
-        let mut frames = crate::log::segment::decode(row.get("payload"), row.get("n"))?;
-        let at = usize::try_from(offset - first).expect("the statement bounds the offset");
-        Ok((at < frames.len()).then(|| StoredFrame {
-            frame: frames.swap_remove(at),
-            created_at: row.get("created_at"),
-            inside: row.get("inside"),
-        }))
+        row.as_ref().map_or(Ok(None), |row| stored_frame(row, offset))
     }
+}
+
+/// The message at an offset, read inside a transaction of the caller.
+pub(super) async fn frame_in_txn(
+    client: &impl GenericClient,
+    pid: Pid,
+    offset: i64,
+) -> Result<Option<StoredFrame>, Error> {
+    let statement = client.prepare_cached(include_str!("sql/segment_at.sql")).await?;
+    let row = client.query_opt(&statement, &[&pid.0, &offset, &0_i64]).await?;
+    row.as_ref().map_or(Ok(None), |row| stored_frame(row, offset))
+}
+
+fn stored_frame(row: &Row, offset: i64) -> Result<Option<StoredFrame>, Error> {
+    let first: i64 = row.get("first_offset");
+    let mut frames = crate::log::segment::decode(row.get("payload"), row.get("n"))?;
+    let at = usize::try_from(offset - first).expect("the statement bounds the offset");
+    Ok((at < frames.len()).then(|| StoredFrame {
+        frame: frames.swap_remove(at),
+        created_at: row.get("created_at"),
+        inside: row.get("inside"),
+    }))
 }

@@ -7,8 +7,8 @@
 //! | class | lock | key order | taken by |
 //! |---|---|---|---|
 //! | 1 | `pg_advisory_xact_lock` [`MIGRATIONS`] | one key | start-up |
-//! | 2 | queue row, key share or update | `queue_no` | creation of partitions, registration of groups, deletion |
-//! | 3 | new queue and partition rows | tenant, name; then pid | creation, only when something is missing |
+//! | 2 | queue row | `queue_no` | creation of partitions (share), registrations, deletion |
+//! | 3 | new queue and partition rows | tenant, name; then pid | creation of what is missing |
 //! | 4 | shard row, update | pid, `query_no` | cycles, reset and deletion of a query |
 //! | 5 | partition row, update | pid | every append |
 //! | 6 | cursor row, update | pid, `group_no` | settlement, claims (which skip locked ones) |

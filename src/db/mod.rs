@@ -18,6 +18,7 @@ pub mod query;
 pub mod queue;
 pub mod settle;
 pub mod state;
+pub mod transaction;
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,8 +1,12 @@
 //! Settlement of messages that acks address by transaction id.
 
+use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::append::StoredFrame;
 use super::{Db, Error};
 use crate::types::id::{PartitionId, QueueNo, TxnHash};
 
@@ -43,6 +47,31 @@ pub struct Snapshot {
     pub created_at: Timestamp,
     /// Why.
     pub reason: String,
+}
+
+/// Reason of a dead letter for which nobody gave one.
+const DEFAULT_REASON: &str = "no reason given";
+
+impl Snapshot {
+    /// The snapshot of a stored message; the reason is that of its own ack, else the first one
+    /// given in the group, else a fixed text. `reasons` go with the group's items.
+    #[must_use]
+    pub fn of(
+        group: &AckGroup,
+        offset: i64,
+        stored: StoredFrame,
+        reasons: &[Option<String>],
+    ) -> Self {
+        let hash = TxnHash::of(&stored.frame.transaction_id());
+        let given = |reason: &Option<String>| reason.clone().filter(|text| !text.is_empty());
+        let own = group.items.iter().zip(reasons).find(|((of, _), _)| *of == hash);
+        let reason = own
+            .and_then(|(_, reason)| given(reason))
+            .or_else(|| reasons.iter().find_map(given))
+            .unwrap_or_else(|| DEFAULT_REASON.to_owned());
+        let (frame, created_at) = (stored.frame, stored.created_at);
+        Self { offset, id: Uuid::now_v7(), frame, created_at, reason }
+    }
 }
 
 /// Acks of one (partition, group, lease).
@@ -90,34 +119,33 @@ pub struct GroupOutcome {
     pub retired: Option<i64>,
 }
 
-impl Db {
-    /// Settles groups, each on its own, in one transaction.
-    ///
-    /// # Errors
-    /// When the store fails; nothing is settled then, or the outcome is unknown.
-    pub async fn settle(&self, groups: &[AckGroup]) -> Result<Vec<GroupOutcome>, Error> {
-        // Lock order: cursors ascending.
+/// The parameters of `log_settle_v1`, cursors ascending: the lock order.
+struct Columns<'g> {
+    order: Vec<usize>,
+    place: Vec<usize>,
+    pid: Vec<i64>,
+    id: Vec<Uuid>,
+    name: Vec<&'g str>,
+    lease: Vec<Option<Uuid>>,
+    dead_offset: Vec<Option<i64>>,
+    dead_id: Vec<Option<Uuid>>,
+    dead_message: Vec<Option<Uuid>>,
+    dead_txn: Vec<Option<String>>,
+    dead_payload: Vec<Option<&'g [u8]>>,
+    dead_sub: Vec<Option<&'g str>>,
+    dead_trace: Vec<Option<Uuid>>,
+    dead_error: Vec<Option<&'g str>>,
+    dead_at: Vec<Option<Timestamp>>,
+    item_group: Vec<i32>,
+    item_hash: Vec<&'g [u8]>,
+    item_status: Vec<i16>,
+}
+
+impl<'g> Columns<'g> {
+    fn new(groups: &'g [AckGroup]) -> Self {
         let mut order: Vec<usize> = (0..groups.len()).collect();
         order.sort_by_key(|i| (groups[*i].partition.pid(), groups[*i].group.clone()));
         let sorted: Vec<&AckGroup> = order.iter().map(|i| &groups[*i]).collect();
-        let pid: Vec<i64> = sorted.iter().map(|g| g.partition.pid().0).collect();
-        let id: Vec<Uuid> = sorted.iter().map(|g| g.partition.0).collect();
-        let name: Vec<&str> = sorted.iter().map(|g| g.group.as_str()).collect();
-        let lease: Vec<Option<Uuid>> = sorted.iter().map(|g| g.lease).collect();
-        let dead = || sorted.iter().map(|g| g.dead.as_ref());
-        let dead_offset: Vec<Option<i64>> = dead().map(|d| d.map(|d| d.offset)).collect();
-        let dead_id: Vec<Option<Uuid>> = dead().map(|d| d.map(|d| d.id)).collect();
-        let dead_msg: Vec<Option<Uuid>> = dead().map(|d| d.map(|d| d.frame.message_id)).collect();
-        let dead_txn: Vec<Option<String>> =
-            dead().map(|d| d.map(|d| d.frame.transaction_id())).collect();
-        let dead_payload: Vec<Option<&[u8]>> =
-            dead().map(|d| d.map(|d| d.frame.payload.as_bytes())).collect();
-        let dead_sub: Vec<Option<&str>> =
-            dead().map(|d| d.and_then(|d| d.frame.producer_sub.as_deref())).collect();
-        let dead_trace: Vec<Option<Uuid>> =
-            dead().map(|d| d.and_then(|d| d.frame.trace_id)).collect();
-        let dead_error: Vec<Option<&str>> = dead().map(|d| d.map(|d| d.reason.as_str())).collect();
-        let dead_at: Vec<Option<Timestamp>> = dead().map(|d| d.map(|d| d.created_at)).collect();
         let (mut item_group, mut item_hash, mut item_status) = (vec![], vec![], vec![]);
         let mut place = Vec::new();
         for (g, group) in (1_i32..).zip(&sorted) {
@@ -128,35 +156,56 @@ impl Db {
                 place.push(k);
             }
         }
-        let rows = super::retried(async || {
-            self.query(
-                include_str!("sql/settle.sql"),
-                &[
-                    &pid,
-                    &id,
-                    &name,
-                    &lease,
-                    &dead_offset,
-                    &dead_id,
-                    &dead_msg,
-                    &dead_txn,
-                    &dead_payload,
-                    &dead_sub,
-                    &dead_trace,
-                    &dead_error,
-                    &dead_at,
-                    &item_group,
-                    &item_hash,
-                    &item_status,
-                ],
-            )
-            .await
-        })
-        .await?;
+        let dead = || sorted.iter().map(|g| g.dead.as_ref());
+        Self {
+            place,
+            pid: sorted.iter().map(|g| g.partition.pid().0).collect(),
+            id: sorted.iter().map(|g| g.partition.0).collect(),
+            name: sorted.iter().map(|g| g.group.as_str()).collect(),
+            lease: sorted.iter().map(|g| g.lease).collect(),
+            dead_offset: dead().map(|d| d.map(|d| d.offset)).collect(),
+            dead_id: dead().map(|d| d.map(|d| d.id)).collect(),
+            dead_message: dead().map(|d| d.map(|d| d.frame.message_id)).collect(),
+            dead_txn: dead().map(|d| d.map(|d| d.frame.transaction_id())).collect(),
+            dead_payload: dead().map(|d| d.map(|d| d.frame.payload.as_bytes())).collect(),
+            dead_sub: dead().map(|d| d.and_then(|d| d.frame.producer_sub.as_deref())).collect(),
+            dead_trace: dead().map(|d| d.and_then(|d| d.frame.trace_id)).collect(),
+            dead_error: dead().map(|d| d.map(|d| d.reason.as_str())).collect(),
+            dead_at: dead().map(|d| d.map(|d| d.created_at)).collect(),
+            item_group,
+            item_hash,
+            item_status,
+            order,
+        }
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 16] {
+        [
+            &self.pid,
+            &self.id,
+            &self.name,
+            &self.lease,
+            &self.dead_offset,
+            &self.dead_id,
+            &self.dead_message,
+            &self.dead_txn,
+            &self.dead_payload,
+            &self.dead_sub,
+            &self.dead_trace,
+            &self.dead_error,
+            &self.dead_at,
+            &self.item_group,
+            &self.item_hash,
+            &self.item_status,
+        ]
+    }
+
+    /// Reads the rows back into the order of the request.
+    fn outcomes(&self, groups: &[AckGroup], rows: &[Row]) -> Vec<GroupOutcome> {
         let mut out = vec![GroupOutcome::default(); groups.len()];
-        for row in &rows {
+        for row in rows {
             let grp: i32 = row.get("grp");
-            let at = order[usize::try_from(grp - 1).expect("groups are numbered from 1")];
+            let at = self.order[usize::try_from(grp - 1).expect("groups are numbered from 1")];
             let outcome = &mut out[at];
             let Some(item) = row.get::<_, Option<i32>>("item") else {
                 outcome.released = row.get("released");
@@ -166,7 +215,7 @@ impl Db {
                 outcome.retired = row.get("retired");
                 continue;
             };
-            let k = place[usize::try_from(item - 1).expect("items are numbered from 1")];
+            let k = self.place[usize::try_from(item - 1).expect("items are numbered from 1")];
             outcome.items.resize(groups[at].items.len(), AckOutcome::default());
             outcome.items[k] = AckOutcome {
                 success: row.get("success"),
@@ -175,6 +224,30 @@ impl Db {
                 dead: row.get("dead"),
             };
         }
-        Ok(out)
+        out
+    }
+}
+
+/// Settles groups inside a transaction of the caller.
+pub(super) async fn settle_in_txn(
+    client: &impl GenericClient,
+    groups: &[AckGroup],
+) -> Result<Vec<GroupOutcome>, Error> {
+    let columns = Columns::new(groups);
+    let statement = client.prepare_cached(include_str!("sql/settle.sql")).await?;
+    let rows = client.query(&statement, &columns.params()).await?;
+    Ok(columns.outcomes(groups, &rows))
+}
+
+impl Db {
+    /// Settles groups, each on its own, in one transaction.
+    ///
+    /// # Errors
+    /// When the store fails; nothing is settled then, or the outcome is unknown.
+    pub async fn settle(&self, groups: &[AckGroup]) -> Result<Vec<GroupOutcome>, Error> {
+        let columns = Columns::new(groups);
+        let params = columns.params();
+        let rows = super::retried(|| self.query(include_str!("sql/settle.sql"), &params)).await?;
+        Ok(columns.outcomes(groups, &rows))
     }
 }

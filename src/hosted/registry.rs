@@ -83,8 +83,9 @@ pub enum RegisterError {
     Store(#[from] db::Error),
 }
 
-/// The config hash of a hosted query: the module's SHA-256; with params the SHA-256 over the module
-/// hash and the canonical JSON of the params, because other params give accumulators another meaning.
+/// The config hash of a hosted query: the module's SHA-256; with params the SHA-256 over the
+/// module hash and the canonical JSON of the params, because other params give accumulators
+/// another meaning.
 #[must_use]
 pub fn config_hash(module: ModuleHash, params: Option<&Value>) -> String {
     let Some(params) = params.filter(|params| !is_empty(params)) else {

@@ -48,7 +48,7 @@ pub fn router(state: AppState) -> Router {
 
 /// The route table. Routes match the raw path; names are decoded afterwards.
 fn routes() -> Router<AppState> {
-    use api::{ack, configure, lease, pop, push, queue};
+    use api::{ack, configure, lease, pop, push, queue, transaction};
     use fold::{modules, queries as hosted_queries};
     use streams::{cycle, queries, state};
     Router::new()
@@ -60,6 +60,7 @@ fn routes() -> Router<AppState> {
         .route("/api/v1/ack", post(ack::single))
         .route("/api/v1/ack/batch", post(ack::batch))
         .route("/api/v1/lease/{lease}/extend", post(lease::extend))
+        .route("/api/v1/transaction", post(transaction::transaction))
         .route("/api/v1/configure", post(configure::configure))
         .route("/api/v1/resources/queues/", delete(queue::delete_unnamed))
         .route("/api/v1/resources/queues/{queue}", delete(queue::delete))

@@ -46,7 +46,8 @@ pub const STATE_KEY_BYTES_MAX: usize = 2_048;
 pub const HOSTED_BATCH_BYTES_MAX: i64 = 4 * 1024 * 1024;
 /// Messages of one hosted batch where neither query nor module says otherwise.
 pub const HOSTED_BATCH: i32 = 1_000;
-/// Lease of a hosted batch, ms: how long a killed broker's partitions wait. Renewed for longer work.
+/// Lease of a hosted batch, ms: how long a killed broker's partitions wait. Renewed for longer
+/// work.
 pub const HOSTED_LEASE_MS: i64 = 10_000;
 /// Longest work on one hosted batch, renewals included, ms; then its commit is refused.
 pub const HOSTED_BATCH_MS_MAX: u64 = 120_000;

@@ -7,3 +7,4 @@ mod postgres;
 mod streams;
 mod support;
 mod tidy;
+mod transactions;

@@ -17,20 +17,20 @@ use crate::types::limits::NAME_BYTES_MAX;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Item<'a> {
+pub(super) struct Item<'a> {
     #[serde(borrow)]
-    transaction_id: Text<'a>,
+    pub(super) transaction_id: Text<'a>,
     #[serde(borrow)]
-    partition_id: Text<'a>,
+    pub(super) partition_id: Text<'a>,
     #[serde(borrow)]
-    status: Text<'a>,
+    pub(super) status: Text<'a>,
     /// Read on the single route only.
     #[serde(borrow)]
-    consumer_group: Text<'a>,
+    pub(super) consumer_group: Text<'a>,
     #[serde(borrow)]
-    lease_id: Text<'a>,
+    pub(super) lease_id: Text<'a>,
     #[serde(borrow)]
-    error: Text<'a>,
+    pub(super) error: Text<'a>,
 }
 
 #[derive(Default, Deserialize)]
@@ -84,11 +84,11 @@ pub(in crate::http) async fn batch(
     Ok(Json(settle(&app, tenant, acks, &group).await))
 }
 
-fn group_of(group: Text<'_>) -> String {
+pub(super) fn group_of(group: Text<'_>) -> String {
     group.filled().map_or_else(|| QUEUE_MODE.to_owned(), std::borrow::Cow::into_owned)
 }
 
-fn read(item: Item<'_>, group: &str) -> Ack {
+pub(super) fn read(item: Item<'_>, group: &str) -> Ack {
     let lease = match item.lease_id {
         Maybe::Missing | Maybe::Null => None,
         Maybe::Is(text) if text.is_empty() => None,

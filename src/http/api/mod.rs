@@ -7,3 +7,4 @@ pub(super) mod pop;
 mod pop_answer;
 pub(super) mod push;
 pub(super) mod queue;
+pub(super) mod transaction;

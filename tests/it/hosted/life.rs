@@ -182,7 +182,8 @@ async fn a_deleted_query_leaves_nothing_behind() {
     assert_eq!(client.get(&format!("{QUERIES}/gone")).await.status, 404);
     let sql = server.database.sql().await;
     for table in ["foldmq.state", "foldmq.shards", "queen.log_consumers", "queen.log_groups"] {
-        let row = sql.query_one(&format!("select count(*) from {table}"), &[]).await.expect("count");
+        let row =
+            sql.query_one(&format!("select count(*) from {table}"), &[]).await.expect("count");
         assert_eq!(row.get::<_, i64>(0), 0, "{table}");
     }
     guest::host_probe(&client, "gone", "q", open()).await;

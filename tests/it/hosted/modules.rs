@@ -56,7 +56,8 @@ async fn what_is_no_module_is_refused_by_name() {
 async fn an_unknown_import_is_refused_at_upload() {
     let server = TestServer::start().await;
     let client = server.client();
-    let wat = r#"(module (import "env" "read_clock" (func (result i64))) (memory (export "memory") 1))"#;
+    let wat =
+        r#"(module (import "env" "read_clock" (func (result i64))) (memory (export "memory") 1))"#;
     let bytes = wat::parse_str(wat).expect("text");
     let refused = client.post_bytes(MODULES, bytes).await;
     assert_eq!(refused.status, 422, "{}", refused.text);
@@ -81,7 +82,8 @@ async fn a_huge_upload_is_refused_early() {
     let told = client.request(reqwest::Method::POST, MODULES).body(vec![0; 40 << 20]);
     refused(client.try_send(told).await);
     // Chunked: no length is told at all.
-    let chunks = futures_util::stream::iter((0..400).map(|_| Ok::<_, std::io::Error>(vec![0; 1 << 17])));
+    let chunks =
+        futures_util::stream::iter((0..400).map(|_| Ok::<_, std::io::Error>(vec![0; 1 << 17])));
     let body = reqwest::Body::wrap_stream(chunks);
     let request = client.request(reqwest::Method::POST, MODULES).body(body);
     refused(client.try_send(request).await);
@@ -101,7 +103,9 @@ async fn a_new_module_runs_from_the_next_cycle_on() {
     client.post("/streams/v1/queries", &body).await.expect(200);
     let status = client.status("deploy").await;
     assert_eq!(status["module"], new.as_str(), "{status}");
-    client.push("flights", "p", &[json!({"key": "k", "at": 1}), json!({"key": "k", "at": 9_000})]).await;
+    client
+        .push("flights", "p", &[json!({"key": "k", "at": 1}), json!({"key": "k", "at": 9_000})])
+        .await;
     eventually("the new module emits", async || {
         (client.pop("probe.out", "subscriptionMode=all").await.len() == 1).then_some(())
     })

@@ -40,7 +40,10 @@ async fn a_panic_costs_the_guilty_message_only() {
     assert_eq!(status["dead_letters"], 1, "{status}");
     assert_eq!(status["module"], module.as_str());
     let error = &status["last_error"];
-    assert!(error["message"].as_str().expect("text").contains("negative amount of acme"), "{error}");
+    assert!(
+        error["message"].as_str().expect("text").contains("negative amount of acme"),
+        "{error}"
+    );
     assert_eq!(error["offset"], 17, "{error}");
     assert_eq!(error["partition"], "p", "{error}");
     assert_eq!(error["module"], module.as_str(), "{error}");
@@ -50,7 +53,10 @@ async fn a_panic_costs_the_guilty_message_only() {
 
     let sql = server.database.sql().await;
     let rows = sql
-        .query("select first_offset, error_message, detail, payload from queen.log_dead_letters", &[])
+        .query(
+            "select first_offset, error_message, detail, payload from queen.log_dead_letters",
+            &[],
+        )
         .await
         .expect("the dead letters");
     assert_eq!(rows.len(), 1);
@@ -61,7 +67,10 @@ async fn a_panic_costs_the_guilty_message_only() {
     assert_eq!(payload, batch[17]);
 
     let sums = sql
-        .query("select (value->'acc'->>'sum')::int from queen_streams.state where key <> '__wm__'", &[])
+        .query(
+            "select (value->'acc'->>'sum')::int from queen_streams.state where key <> '__wm__'",
+            &[],
+        )
         .await
         .expect("the state");
     let mut sums: Vec<i32> = sums.iter().map(|row| row.get(0)).collect();

@@ -196,7 +196,8 @@ async fn a_partition_with_a_backlog_is_not_silent() {
     let pop = "batch=1&leaseSeconds=2&consumerGroup=streams.behind&subscriptionMode=all";
     let first = client.pop("q", pop).await.remove(0);
     let query_id = client.status("behind").await["query_id"].clone();
-    let ack = json!({"leaseId": first["leaseId"], "count": 1, "transactionId": first["transactionId"]});
+    let ack =
+        json!({"leaseId": first["leaseId"], "count": 1, "transactionId": first["transactionId"]});
     let key = "tumb:1\u{1f}1970-01-01T00:00:01.000Z\u{1f}a";
     let value = json!({"acc": {"count": 1, "sum": 1}, "windowStart": 1000, "windowEnd": 2000});
     let cycle = json!({"query_id": query_id, "partition_id": first["partitionId"], "ack": ack,

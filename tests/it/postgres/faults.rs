@@ -20,10 +20,7 @@ use super::{
 fn as_owner(root: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let owner = fs::metadata(root.join("data")).expect("made by an earlier start");
     let mut command = Command::new(program);
-    command
-        .current_dir("/")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
     if geteuid().is_root() {
         command.uid(owner.uid()).gid(owner.gid());
     }
@@ -51,10 +48,7 @@ async fn orphan(cluster: PrivateCluster) -> (Guarded, i32) {
         .arg("-D")
         .arg(root.join("data"))
         .args(["-c", "listen_addresses=", "-c"])
-        .arg(format!(
-            "unix_socket_directories={}",
-            root.join("socket").display()
-        ));
+        .arg(format!("unix_socket_directories={}", root.join("socket").display()));
     let child = Guarded(command.spawn().expect("the server program runs"));
     let pid_file = root.join("data/postmaster.pid");
     wait_until("the orphan is ready", async || {
@@ -92,21 +86,13 @@ async fn stale_pid_file_with_a_reused_number_is_no_hindrance() {
     insert_row(&cluster).await;
     let root = cluster.data_dir().to_owned();
     cluster.stop().await.expect("stops in order");
-    let foreign = Guarded(
-        as_owner(&root, "sleep")
-            .arg("600")
-            .spawn()
-            .expect("sleep is there"),
-    );
+    let foreign = Guarded(as_owner(&root, "sleep").arg("600").spawn().expect("sleep is there"));
     let text = format!("{}\n{}\n", foreign.0.id(), root.join("data").display());
     fs::write(root.join("data/postmaster.pid"), &text).expect("a place for the file");
     fs::write(root.join("socket/.s.PGSQL.5432.lock"), &text).expect("a place for the file");
     let cluster = start(&root).await;
     check_row(&cluster).await;
-    assert!(
-        is_running(foreign.0.id().try_into().expect("pids are small")),
-        "was not ours to end"
-    );
+    assert!(is_running(foreign.0.id().try_into().expect("pids are small")), "was not ours to end");
     cluster.stop().await.expect("stops in order");
 }
 
@@ -144,9 +130,7 @@ async fn interrupted_first_start_leaves_nothing_in_the_way() {
     fs::create_dir(folder.path().join("data")).expect("own folder");
     // Given up by its caller in the middle of the work.
     let given_up = PrivateCluster::start(Options::new(folder.path()));
-    timeout(Duration::from_millis(300), given_up)
-        .await
-        .expect_err("initdb takes longer");
+    timeout(Duration::from_millis(300), given_up).await.expect_err("initdb takes longer");
     let mut cluster = None;
     wait_until("the folder is free again", async || {
         cluster = match PrivateCluster::start(Options::new(folder.path())).await {

@@ -17,10 +17,7 @@ async fn data_and_safe_settings_survive_a_restart() {
     let root = folder.path().join("new/root");
     let cluster = start(&root).await;
     let first = cluster.description();
-    assert!(
-        first.starts_with("private PostgreSQL ") && first.contains("(created in "),
-        "{first}"
-    );
+    assert!(first.starts_with("private PostgreSQL ") && first.contains("(created in "), "{first}");
     assert!(first.contains(&root.display().to_string()), "{first}");
     insert_row(&cluster).await;
     let pid = server_pid(&cluster);
@@ -28,16 +25,10 @@ async fn data_and_safe_settings_survive_a_restart() {
     assert!(!is_running(pid));
 
     let cluster = start(&root).await;
-    assert!(
-        !cluster.description().contains("created"),
-        "{}",
-        cluster.description()
-    );
+    assert!(!cluster.description().contains("created"), "{}", cluster.description());
     check_row(&cluster).await;
     let url: tokio_postgres::Config = cluster.url().parse().expect("a URL that libpq understands");
-    let client = try_connect(&url)
-        .await
-        .expect("the URL leads to the server");
+    let client = try_connect(&url).await.expect("the URL leads to the server");
     for (setting, value) in [
         ("fsync", "on"),
         ("full_page_writes", "on"),
@@ -49,11 +40,7 @@ async fn data_and_safe_settings_survive_a_restart() {
         ("shared_preload_libraries", "plpgsql"),
         ("max_connections", "100"),
     ] {
-        assert_eq!(
-            text(&client, &format!("show {setting}")).await,
-            value,
-            "{setting}"
-        );
+        assert_eq!(text(&client, &format!("show {setting}")).await, value, "{setting}");
     }
     let collation = "select datcollate::text from pg_database where datname = current_database()";
     assert_eq!(text(&client, collation).await, "C");
@@ -67,11 +54,7 @@ async fn long_folder_name_gets_a_short_socket() {
     let folder = folder();
     let root = folder.path().join("x".repeat(120));
     let cluster = start(&root).await;
-    assert!(
-        cluster.url().contains("host=/tmp/foldmq-"),
-        "{}",
-        cluster.url()
-    );
+    assert!(cluster.url().contains("host=/tmp/foldmq-"), "{}", cluster.url());
     insert_row(&cluster).await;
     check_row(&cluster).await;
     let config = cluster.config();
@@ -79,10 +62,7 @@ async fn long_folder_name_gets_a_short_socket() {
     let tokio_postgres::config::Host::Unix(socket) = &config.get_hosts()[0] else {
         panic!("connects without a socket")
     };
-    assert!(
-        !socket.exists(),
-        "a folder in a shared place is not left behind"
-    );
+    assert!(!socket.exists(), "a folder in a shared place is not left behind");
 }
 
 #[tokio::test]
@@ -106,71 +86,35 @@ async fn root_steps_down_to_an_account_that_can_reach_the_folder() {
     let owner = |path: PathBuf| fs::metadata(path).expect("exists").uid();
     let folder = folder();
     let root = folder.path().join("root");
-    let options = Options {
-        user: Some("nobody".to_owned()),
-        ..Options::new(&root)
-    };
-    let cluster = PrivateCluster::start(options)
-        .await
-        .expect("nobody can run it");
+    let options = Options { user: Some("nobody".to_owned()), ..Options::new(&root) };
+    let cluster = PrivateCluster::start(options).await.expect("nobody can run it");
     assert_ne!(owner(format!("/proc/{}", server_pid(&cluster)).into()), 0);
     assert_ne!(owner(root.join("data")), 0);
-    assert_eq!(
-        owner(root.clone()),
-        0,
-        "only what the server needs is given away"
-    );
+    assert_eq!(owner(root.clone()), 0, "only what the server needs is given away");
     insert_row(&cluster).await;
     cluster.stop().await.expect("stops in order");
 
     // A number that no password file knows is good enough for a folder that is there.
     give_to(&root.join("data"), 4_000_001);
     let cluster = start(&root).await;
-    assert_eq!(
-        owner(format!("/proc/{}", server_pid(&cluster)).into()),
-        4_000_001
-    );
+    assert_eq!(owner(format!("/proc/{}", server_pid(&cluster)).into()), 4_000_001);
     check_row(&cluster).await;
     cluster.stop().await.expect("stops in order");
-    let options = Options {
-        user: Some("nobody".to_owned()),
-        ..Options::new(&root)
-    };
+    let options = Options { user: Some("nobody".to_owned()), ..Options::new(&root) };
     let error = refusal(options).await;
-    assert!(
-        matches!(
-            error,
-            Error::ForeignOwner {
-                owner: 4_000_001,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::ForeignOwner { owner: 4_000_001, .. }), "{error:?}");
 
     let fresh = folder.path().join("fresh");
-    let options = Options {
-        user: Some("4000001".to_owned()),
-        ..Options::new(&fresh)
-    };
+    let options = Options { user: Some("4000001".to_owned()), ..Options::new(&fresh) };
     let error = refusal(options).await;
-    assert!(
-        matches!(error, Error::NoPasswdEntry { uid: 4_000_001, .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::NoPasswdEntry { uid: 4_000_001, .. }), "{error:?}");
 
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).expect("own folder");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("own folder");
     let error = refusal(Options::new(closed.join("root"))).await;
-    assert!(
-        matches!(&error, Error::Unreachable { folder, .. } if *folder == closed),
-        "{error:?}"
-    );
-    assert!(
-        !closed.join("root").exists(),
-        "a refusal leaves nothing behind"
-    );
+    assert!(matches!(&error, Error::Unreachable { folder, .. } if *folder == closed), "{error:?}");
+    assert!(!closed.join("root").exists(), "a refusal leaves nothing behind");
 }
 
 fn give_to(path: &Path, uid: u32) {

@@ -35,15 +35,11 @@ async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(60), poll)
-        .await
-        .unwrap_or_else(|_| panic!("never: {what}"));
+    timeout(Duration::from_secs(60), poll).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 async fn start(root: &Path) -> PrivateCluster {
-    PrivateCluster::start(Options::new(root))
-        .await
-        .expect("the cluster starts")
+    PrivateCluster::start(Options::new(root)).await.expect("the cluster starts")
 }
 
 async fn refusal(options: Options) -> Error {
@@ -60,17 +56,11 @@ async fn try_connect(config: &tokio_postgres::Config) -> Result<Client, tokio_po
 }
 
 async fn connect(cluster: &PrivateCluster) -> Client {
-    try_connect(&cluster.config())
-        .await
-        .expect("the server takes connections")
+    try_connect(&cluster.config()).await.expect("the server takes connections")
 }
 
 async fn text(client: &Client, query: &str) -> String {
-    client
-        .query_one(query, &[])
-        .await
-        .expect("the query works")
-        .get(0)
+    client.query_one(query, &[]).await.expect("the query works").get(0)
 }
 
 async fn insert_row(cluster: &PrivateCluster) {
@@ -82,10 +72,7 @@ async fn insert_row(cluster: &PrivateCluster) {
 }
 
 async fn check_row(cluster: &PrivateCluster) {
-    assert_eq!(
-        text(&connect(cluster).await, "select name from kept").await,
-        "row"
-    );
+    assert_eq!(text(&connect(cluster).await, "select name from kept").await, "row");
 }
 
 fn server_pid(cluster: &PrivateCluster) -> i32 {
@@ -97,12 +84,9 @@ fn server_pid(cluster: &PrivateCluster) -> i32 {
 fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     let state = if cfg!(target_os = "linux") {
-        stat.ok()
-            .and_then(|text| text.rsplit(')').next().map(str::to_owned))
+        stat.ok().and_then(|text| text.rsplit(')').next().map(str::to_owned))
     } else {
-        let told = Command::new("ps")
-            .args(["-o", "stat=", "-p", &pid.to_string()])
-            .output();
+        let told = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output();
         String::from_utf8(told.expect("ps is there").stdout).ok()
     };
     state.is_some_and(|state| !state.trim().is_empty() && !state.trim().starts_with('Z'))

@@ -13,21 +13,11 @@ async fn second_broker_on_one_folder_is_refused() {
     let error = refusal(Options::new(folder.path())).await;
     assert!(matches!(error, Error::Locked { .. }), "{error:?}");
     let text = error.to_string();
-    assert!(
-        text.contains(&format!("process {}", std::process::id())),
-        "{text}"
-    );
-    assert!(
-        text.contains(&folder.path().display().to_string()),
-        "{text}"
-    );
+    assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+    assert!(text.contains(&folder.path().display().to_string()), "{text}");
     connect(&cluster).await;
     cluster.stop().await.expect("stops in order");
-    start(folder.path())
-        .await
-        .stop()
-        .await
-        .expect("stops in order");
+    start(folder.path()).await.stop().await.expect("stops in order");
 }
 
 #[tokio::test]
@@ -38,16 +28,10 @@ async fn folder_of_another_major_version_is_refused() {
     cluster.stop().await.expect("stops in order");
     fs::write(folder.path().join("data/PG_VERSION"), "13\n").expect("a place for the file");
     let text = refusal(Options::new(folder.path())).await.to_string();
-    let version = description
-        .split_whitespace()
-        .nth(2)
-        .expect("has the version");
+    let version = description.split_whitespace().nth(2).expect("has the version");
     assert!(text.contains("made by PostgreSQL 13"), "{text}");
     // The fetched build is not listed for a version that it could not open.
-    assert!(
-        description.contains("(fetched)") || text.contains(version),
-        "{text}"
-    );
+    assert!(description.contains("(fetched)") || text.contains(version), "{text}");
 }
 
 #[tokio::test]
@@ -57,10 +41,7 @@ async fn folder_with_foreign_content_is_left_alone() {
     fs::write(folder.path().join("data/letter.txt"), "dear").expect("own folder");
     let error = refusal(Options::new(folder.path())).await;
     assert!(matches!(error, Error::NotACluster { .. }), "{error:?}");
-    assert_eq!(
-        fs::read(folder.path().join("data/letter.txt")).expect("still there"),
-        b"dear"
-    );
+    assert_eq!(fs::read(folder.path().join("data/letter.txt")).expect("still there"), b"dear");
 }
 
 #[tokio::test]
@@ -78,20 +59,10 @@ async fn error_without_binaries_lists_places_and_the_way_out() {
     let error = refusal(options.clone()).await;
     assert!(matches!(error, Error::NoBinaries { .. }), "{error:?}");
     let text = error.to_string();
-    for part in [
-        &empty,
-        &patterns[1],
-        "no initdb",
-        "PATH",
-        "install",
-        "--database-url",
-    ] {
+    for part in [&empty, &patterns[1], "no initdb", "PATH", "install", "--database-url"] {
         assert!(text.contains(part), "{part} in: {text}");
     }
-    let named = Options {
-        bin_dir: Some(client_only.clone()),
-        ..options
-    };
+    let named = Options { bin_dir: Some(client_only.clone()), ..options };
     let error = refusal(named).await;
     assert!(matches!(error, Error::BadBinDir { .. }), "{error:?}");
     assert!(error.to_string().contains(&patterns[1]), "{error}");
@@ -100,17 +71,10 @@ async fn error_without_binaries_lists_places_and_the_way_out() {
 #[tokio::test]
 async fn failed_start_quotes_the_log() {
     let folder = folder();
-    start(folder.path())
-        .await
-        .stop()
-        .await
-        .expect("stops in order");
+    start(folder.path()).await.stop().await.expect("stops in order");
     fs::write(folder.path().join("data/global/pg_control"), [0; 8192]).expect("own folder");
     let error = refusal(Options::new(folder.path())).await;
     assert!(matches!(error, Error::Ended { .. }), "{error:?}");
     let text = error.to_string();
-    assert!(
-        text.contains("FATAL") && text.contains("postgres.log"),
-        "{text}"
-    );
+    assert!(text.contains("FATAL") && text.contains("postgres.log"), "{text}");
 }

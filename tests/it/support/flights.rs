@@ -71,9 +71,8 @@ pub(crate) async fn finish(client: &Client, query: &str) -> Value {
 /// Everything on the sink queue, read by a group of its own; fails on a window that comes twice.
 pub(crate) async fn windows(client: &Client, group: &str) -> Windows {
     let mut windows = Windows::new();
-    let query = format!(
-        "batch=1000&partitions=8&autoAck=true&consumerGroup={group}&subscriptionMode=all"
-    );
+    let query =
+        format!("batch=1000&partitions=8&autoAck=true&consumerGroup={group}&subscriptionMode=all");
     loop {
         let messages = client.pop("flights.hourly", &query).await;
         if messages.is_empty() {
