@@ -52,6 +52,8 @@ pub struct Metrics {
     pub batch_items: IntCounterVec,
     /// Messages dead-lettered.
     pub dead_letters: IntCounter,
+    /// Messages removed by age.
+    pub removed: IntCounter,
     /// Failed calls of the store.
     pub db_errors: IntCounter,
     /// Messages folded by hosted queries, by query.
@@ -119,6 +121,7 @@ impl Metrics {
                 &["op"],
             ),
             dead_letters: counter("foldmq_dead_letters_total", "Messages dead-lettered"),
+            removed: counter("foldmq_removed_total", "Messages removed by age"),
             db_errors: counter("foldmq_db_errors_total", "Failed calls of the store"),
             hosted_messages: counters(
                 "foldmq_query_messages_total",

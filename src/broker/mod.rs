@@ -16,6 +16,7 @@ mod pop;
 mod push;
 mod query;
 mod queue;
+mod retention;
 mod state;
 mod transaction;
 mod wake;
@@ -52,11 +53,17 @@ pub struct Config {
     pub append_workers: usize,
     /// Commits of cycles that run at once.
     pub cycle_workers: usize,
+    /// Time between removals of messages by age.
+    pub retention_every: std::time::Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { append_workers: 2, cycle_workers: 3 }
+        Self {
+            append_workers: 2,
+            cycle_workers: 3,
+            retention_every: std::time::Duration::from_secs(5),
+        }
     }
 }
 
@@ -143,6 +150,7 @@ impl Broker {
         tasks.spawn(async move { db.listen(heard, stop).await });
         tasks.spawn(broker.clone().hear_loop(hears));
         tasks.spawn(broker.clone().wake_loop());
+        tasks.spawn(broker.clone().retention_loop(config.retention_every));
         broker
     }
 

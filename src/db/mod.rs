@@ -16,6 +16,7 @@ mod migrate;
 pub mod module;
 pub mod query;
 pub mod queue;
+pub mod retention;
 pub mod settle;
 pub mod state;
 pub mod transaction;

@@ -4,6 +4,7 @@ mod api;
 mod cli;
 mod hosted;
 mod postgres;
+mod retention;
 mod streams;
 mod support;
 mod tidy;

@@ -14,6 +14,7 @@ use crate::support::process::{BrokerProcess, free_port};
 use crate::support::{Database, TestServer, eventually, flights, guest};
 
 /// The seed of a randomised test, printed so that `FOLDMQ_SEED` replays it.
+#[expect(clippy::print_stdout, reason = "a failed run must be replayable")]
 fn seeded() -> rand::rngs::StdRng {
     let seed = std::env::var("FOLDMQ_SEED")
         .ok()
