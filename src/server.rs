@@ -46,6 +46,9 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Whether a named group without a mode starts at the end.
     pub default_subscription_new: bool,
+    /// Whether the tenant of a request is read from its `x-queen-tenant` header. Only behind a proxy
+    /// that overwrites the header.
+    pub tenancy: bool,
     /// Folder of compiled modules.
     pub compiled_dir: PathBuf,
     /// What compiles modules.
@@ -76,6 +79,7 @@ impl Config {
             statement_timeout: Duration::from_secs(30),
             body_bytes_max: BODY_BYTES_MAX,
             default_subscription_new: true,
+            tenancy: false,
             compiled_dir,
             compiler: Compiler::Child {
                 program: std::env::current_exe()?,
@@ -179,6 +183,7 @@ impl Server {
             hosted: hosted.clone(),
             body_bytes_max: config.body_bytes_max,
             default_subscription_new: config.default_subscription_new,
+            tenancy: config.tenancy,
             started: Instant::now(),
         });
         let quit = CancellationToken::new();

@@ -52,6 +52,8 @@ pub struct Metrics {
     pub batch_items: IntCounterVec,
     /// Messages dead-lettered.
     pub dead_letters: IntCounter,
+    /// Payloads that could not be sealed and were stored plain.
+    pub cipher_failures: IntCounter,
     /// Messages removed by age.
     pub removed: IntCounter,
     /// Failed calls of the store.
@@ -121,6 +123,10 @@ impl Metrics {
                 &["op"],
             ),
             dead_letters: counter("foldmq_dead_letters_total", "Messages dead-lettered"),
+            cipher_failures: counter(
+                "foldmq_cipher_failures_total",
+                "Payloads that could not be sealed and were stored plain",
+            ),
             removed: counter("foldmq_removed_total", "Messages removed by age"),
             db_errors: counter("foldmq_db_errors_total", "Failed calls of the store"),
             hosted_messages: counters(

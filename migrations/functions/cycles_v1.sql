@@ -1,6 +1,7 @@
 -- Commits cycles: state ops, sink appends, dead letters, settlement, and the claim of the next
 -- batch. All cycles of one call commit together; a refusal raises and undoes the whole call.
--- Lock order: shard rows, then partition rows, then cursor rows, each ascending (see db/locks.rs).
+-- Lock order: queue rows of partitions with several appends, query rows where a shard is to be made,
+-- shard rows, partition rows, cursor rows, each ascending (see db/locks.rs).
 -- The caller sorts cycles by (pid, query_no), names each pair once, and sends no key twice.
 --
 --   c_version    expected version of the shard row; null: any
@@ -52,12 +53,31 @@ declare
   s record;
   v_new bigint;
   v_left bigint;
+  v_start bigint;
   v_from bigint;
   v_to bigint;
   v_due bigint;
   v_wake timestamptz;
   v_emits bigint;
 begin
+  -- A row that is updated twice in one transaction has its references checked again: a partition
+  -- with several appends locks its queue's row, which stands first in the lock order.
+  if cardinality(u_pid) > 1 and (select count(distinct p) from unnest(u_pid) p) < cardinality(u_pid) then
+    perform 1 from queen.queues q
+     where q.queue_no in (
+       select lp.queue_no from queen.log_partitions lp
+        where lp.pid in (select p from unnest(u_pid) p group by p having count(*) > 1))
+     order by q.queue_no for key share;
+  end if;
+  -- A shard that is to be made refers to its query's row, which stands before all shards in the
+  -- lock order: a reset or deletion of the query is waited for here, while nothing else is held.
+  perform 1 from queen_streams.queries q
+   where q.query_no in (
+     select a.query_no from unnest(c_pid, c_query_no) a (pid, query_no)
+      where not exists (select 1 from foldmq.shards h
+                         where h.pid = a.pid and h.query_no = a.query_no))
+   order by q.query_no for key share;
+
   for i in 1 .. cardinality(c_pid) loop
     select h.version into v_one from foldmq.shards h
      where h.pid = c_pid[i] and h.query_no = c_query_no[i] for update;
@@ -155,11 +175,16 @@ begin
         v_left := c_count[i];
         count := c_count[i];
         released := c_ack[i] = 4;
+        if v_left > 0 then
+          -- The segment that holds the next offset, if it is still there.
+          select coalesce(max(ls.first_offset), 0) into v_start from queen.log_segments ls
+           where ls.pid = c_pid[i] and ls.first_offset <= c.committed + 1;
+        end if;
         if c_skip_hash[i] is not null and v_left > 0 then
           if not exists (
                select 1 from queen.log_segments ls cross join lateral generate_series(0, ls.n - 1) o
-                where ls.pid = c_pid[i] and ls.first_offset + ls.n > c.committed + 1
-                  and ls.first_offset <= c.batch_end and ls.first_offset + o > c.committed
+                where ls.pid = c_pid[i] and ls.first_offset between v_start and c.batch_end
+                  and ls.first_offset + o > c.committed
                   and ls.first_offset + o <= c.batch_end
                   and substr(ls.hashes, o * 16 + 1, 16) = c_skip_hash[i])
              and exists (
@@ -176,10 +201,8 @@ begin
         elsif v_left > 0 then
           for s in
             select ls.first_offset, ls.n from queen.log_segments ls
-             where ls.pid = c_pid[i] and ls.first_offset + ls.n > c.committed + 1
-               and ls.first_offset >= coalesce((select max(l2.first_offset)
-                     from queen.log_segments l2
-                    where l2.pid = c_pid[i] and l2.first_offset <= c.committed + 1), 0)
+             where ls.pid = c_pid[i] and ls.first_offset >= v_start
+               and ls.first_offset + ls.n > c.committed + 1
              order by ls.first_offset
           loop
             v_from := greatest(s.first_offset, v_new + 1);

@@ -5,8 +5,8 @@
 --   p_auto_ack  settle at delivery         p_conflate  only the newest visible message
 --   p_relaxed   commit without waiting for the disk: only for a call that does nothing else
 -- Rows: one per segment of a claimed partition (seg_* set), ordered; or one with outcome
--- 'empty' | 'leased' | 'held' | 'busy' | 'missing'. retry_ms: how long until it is worth asking
--- again; for a claimed partition the length of its lease.
+-- 'empty' | 'leased' | 'held' | 'busy' | 'missing' | 'gone' (the group is deleted). retry_ms: how
+-- long until it is worth asking again; for a claimed partition the length of its lease.
 create or replace function queen.log_claim_v1(
   p_group_no bigint, p_pids bigint[], p_batch integer, p_lanes integer, p_bytes bigint,
   p_lease uuid, p_lease_ms bigint, p_auto_ack boolean, p_conflate boolean, p_relaxed boolean)
@@ -57,6 +57,14 @@ begin
     select lc.* into c from queen.log_consumers lc
      where lc.pid = v_pid and lc.group_no = p_group_no for update skip locked;
     if not found then
+      -- A cursor must not outlive its group: one that is being deleted gets none. Skips a locked
+      -- row, because cursors are held here (see db/locks.rs).
+      perform 1 from queen.log_groups lg where lg.group_no = p_group_no for key share skip locked;
+      if not found then
+        outcome := 'gone';
+        return next;
+        continue;
+      end if;
       insert into queen.log_consumers as lc (pid, group_no) values (v_pid, p_group_no)
         on conflict do nothing returning lc.* into c;
       if not found then

@@ -12,7 +12,7 @@ use super::{Broker, Inner, Partition};
 use crate::db::Error;
 use crate::db::claim::{Batch, Claim, Lane, LaneOutcome};
 use crate::db::group::{Group, Start};
-use crate::log::Frame;
+use crate::log::{Frame, Seal};
 use crate::types::id::{PartitionId, Pid, QueueNo, TenantId};
 
 /// How long a lease is tried to be given back; it has lapsed by then in most cases.
@@ -57,13 +57,19 @@ pub enum LaneClaim {
 
 impl ClaimedBatch {
     /// Unpacks the frames that belong to the batch.
-    pub(super) fn unpack(pid: Pid, batch: &Batch, newest_only: bool) -> Result<Self, Error> {
+    pub(super) fn unpack(
+        seal: &Seal,
+        pid: Pid,
+        batch: &Batch,
+        newest_only: bool,
+    ) -> Result<Self, Error> {
         let mut messages = Vec::new();
         for segment in &batch.segments {
             let frames = crate::log::segment::decode(&segment.payload, segment.n)?;
-            for (offset, frame) in (segment.first_offset..).zip(frames) {
+            for (offset, mut frame) in (segment.first_offset..).zip(frames) {
                 let inside = offset >= batch.from_offset && offset <= batch.batch_end;
                 if inside && (!newest_only || offset == batch.batch_end) {
+                    frame.payload = seal.open(frame.payload);
                     messages.push(ClaimedMessage { offset, created_at: segment.created_at, frame });
                 }
             }
@@ -266,6 +272,10 @@ impl Broker {
                     lanes.offer_in(lane.pid, Duration::from_millis(ms.max(1)));
                 }
                 LaneOutcome::Empty => {}
+                LaneOutcome::Gone => {
+                    self.inner.directory.forget_groups();
+                    lanes.rouse();
+                }
             }
         }
         // What the budget did not reach is still worth a claim.
@@ -354,7 +364,7 @@ impl Broker {
         let Some(Lane { pid, outcome: LaneOutcome::Claimed(batch) }) = lane else {
             return Ok(LaneClaim::Nothing);
         };
-        match ClaimedBatch::unpack(pid, &batch, false) {
+        match ClaimedBatch::unpack(&self.inner.seal, pid, &batch, false) {
             Ok(batch) => Ok(LaneClaim::Claimed(batch)),
             Err(cause) => {
                 give_back(&self.inner, lease, vec![pid.0]).await;

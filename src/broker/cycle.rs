@@ -87,6 +87,13 @@ struct SinkGroup {
     messages: Vec<NewMessage>,
 }
 
+/// Where a sink group goes. A queue that the cycle itself makes has default options.
+struct Target {
+    partition: NewPartition,
+    window_ms: i64,
+    queue: Option<Arc<Queue>>,
+}
+
 /// A sink group with its numbers and segments.
 struct PackedSink {
     target: NewPartition,
@@ -164,10 +171,11 @@ impl Broker {
             let (targets, create_queues) = self.resolve(cycle.tenant, &sinks).await?;
             let mut plans = Vec::with_capacity(sinks.len());
             packed.appends.clear();
-            let windows: Vec<_> = targets.iter().map(|t| (t.0.pid(), t.1)).collect();
+            let windows: Vec<_> =
+                targets.iter().map(|t| (t.partition.pid(), t.window_ms)).collect();
             self.inner.dedup_refresh(&windows).await?;
-            for (sink, (target, window_ms)) in sinks.iter().zip(targets) {
-                plans.push(self.pack(sink, target, window_ms, &mut packed.appends).await?);
+            for (sink, target) in sinks.iter().zip(targets) {
+                plans.push(self.pack(sink, target, &mut packed.appends).await?);
             }
             let create: Vec<NewPartition> = plans
                 .iter()
@@ -212,7 +220,7 @@ impl Broker {
         &self,
         tenant: crate::types::id::TenantId,
         sinks: &[SinkGroup],
-    ) -> Result<(Vec<(NewPartition, i64)>, Vec<NewQueue>), Error> {
+    ) -> Result<(Vec<Target>, Vec<NewQueue>), Error> {
         let inner = &self.inner;
         let mut create: Vec<NewQueue> = Vec::new();
         let mut targets = Vec::with_capacity(sinks.len());
@@ -223,8 +231,8 @@ impl Broker {
                 let id = queue.partition_id(&sink.partition);
                 // Learns whether the partition exists.
                 inner.directory.partition(&inner.db, id).await?;
-                let target = NewPartition { queue: queue.no, id, name: sink.partition.clone() };
-                targets.push((target, window_ms));
+                let partition = NewPartition { queue: queue.no, id, name: sink.partition.clone() };
+                targets.push(Target { partition, window_ms, queue: Some(queue) });
                 continue;
             }
             let new = match create.iter().find(|q| q.name == sink.queue) {
@@ -245,9 +253,10 @@ impl Broker {
             };
             // The number is filled in by the transaction that makes the queue.
             let id = crate::types::id::PartitionId::derive(new.id, &sink.partition);
-            let target =
+            let partition =
                 NewPartition { queue: Queue::NUMBER_PENDING, id, name: sink.partition.clone() };
-            targets.push((target, i64::from(new.options.dedup_window_s) * 1000));
+            let window_ms = i64::from(new.options.dedup_window_s) * 1000;
+            targets.push(Target { partition, window_ms, queue: None });
         }
         create.sort_by(|a, b| a.name.cmp(&b.name));
         Ok((targets, create))
@@ -257,10 +266,11 @@ impl Broker {
     async fn pack(
         &self,
         sink: &SinkGroup,
-        target: NewPartition,
-        window_ms: i64,
+        target: Target,
         appends: &mut Vec<Append>,
     ) -> Result<PackedSink, Error> {
+        let Target { partition: target, window_ms, queue } = target;
+        let encrypted = queue.filter(|queue| queue.options.encryption_enabled);
         let pid = target.pid();
         let known = self.inner.dedup_known(pid, window_ms);
         let mut packer = Packer::default();
@@ -278,7 +288,13 @@ impl Broker {
                     continue;
                 }
             }
-            let place = packer.push(message, hash);
+            let place = match &encrypted {
+                Some(queue) => {
+                    let payload = self.inner.sealed(queue, message.payload.clone());
+                    packer.push(&NewMessage { payload, ..message.clone() }, hash)
+                }
+                None => packer.push(message, hash),
+            };
             if let Some(hash) = hash {
                 seen.insert(hash, place);
             }

@@ -143,6 +143,14 @@ impl Lanes {
         self.wake.notified()
     }
 
+    /// Wakes whoever waits, so that they look the group up again.
+    pub(super) fn rouse(&self) {
+        // One who is about to wait is woken as well.
+        self.wake.notify_one();
+        self.wake.notify_waiters();
+        self.with(|inner| inner.pinned.values().for_each(|pinned| pinned.notify_waiters()));
+    }
+
     /// Passes a wake-up on: the one who was woken leaves proposed partitions behind.
     pub(super) fn pass_on(&self) {
         if self.with(|inner| !inner.ready.is_empty()) {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::Broker;
 use crate::db::Error;
+use crate::types::id::TenantId;
 use crate::types::limits::LEASE_S_MAX;
 
 /// How long the partitions of a lease are remembered without an extension.
@@ -60,10 +61,15 @@ impl Broker {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn extend(&self, lease: Uuid, seconds: i64) -> Result<Extended, Error> {
+    pub async fn extend(
+        &self,
+        tenant: TenantId,
+        lease: Uuid,
+        seconds: i64,
+    ) -> Result<Extended, Error> {
         let seconds = seconds.clamp(1, LEASE_S_MAX);
         let pids = self.inner.leases.pids(lease);
-        let ends = self.inner.db.lease_extend(lease, pids.as_deref(), seconds).await?;
+        let ends = self.inner.db.lease_extend(tenant, lease, pids.as_deref(), seconds).await?;
         Ok(Extended { renewed: ends.len(), expires_at: ends.into_iter().min() })
     }
 }

@@ -8,16 +8,22 @@ mod appender;
 mod claim;
 mod committer;
 mod cycle;
+mod dead_letter;
 mod dedup;
 mod directory;
+mod group;
 mod lanes;
 mod lease;
+mod message;
 mod pop;
+mod progress;
 mod push;
 mod query;
 mod queue;
+mod resource;
 mod retention;
 mod state;
+mod trace;
 mod transaction;
 mod wake;
 
@@ -28,7 +34,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::db::Db;
-use crate::db::queue::QueueOptions;
+use crate::db::queue::{Queue, QueueOptions};
+use crate::log::Seal;
 use crate::telemetry::Metrics;
 use crate::types::id::{Pid, QueueNo};
 
@@ -36,14 +43,20 @@ pub use ack::{Ack, AckError, AckResult};
 pub use appender::{AppendError, Stored};
 pub use claim::{ClaimedBatch, ClaimedMessage, LaneClaim};
 pub use cycle::CycleError;
+pub use dead_letter::{Destination, Replay, ReplayError};
 pub use directory::Partition;
+pub use group::{SeekError, SeekTo};
 pub use lanes::Lanes;
 pub use lease::Extended;
+pub use message::{ListedMessage, Listing, MessageDetail, MessageFilter};
 pub use pop::{Pop, PopError, PopScope, Popped, PoppedMessage, start_of};
+pub use progress::{MessageStatus, Progress};
 pub use push::{PushError, PushItem, PushOutcome, Pushed};
 pub use query::{QueryError, RegisterOutcome};
 pub use queue::{Configure, ConfigureError, ConfigureMode, implicit_options};
+pub use resource::{Depth, Overview, QueueDetail};
 pub use state::StateError;
+pub use trace::Trace;
 pub use transaction::{TransactError, TransactPush, TransactResult, TransactStep};
 
 /// Settings of the broker itself.
@@ -55,6 +68,8 @@ pub struct Config {
     pub cycle_workers: usize,
     /// Time between removals of messages by age.
     pub retention_every: std::time::Duration,
+    /// Keys of payloads at rest.
+    pub seal: Seal,
 }
 
 impl Default for Config {
@@ -63,6 +78,7 @@ impl Default for Config {
             append_workers: 2,
             cycle_workers: 3,
             retention_every: std::time::Duration::from_secs(5),
+            seal: Seal::default(),
         }
     }
 }
@@ -78,6 +94,7 @@ struct Inner {
     db: Db,
     instance: u64,
     implicit: QueueOptions,
+    seal: Seal,
     directory: directory::Directory,
     dedup: dedup::Dedup,
     appender: appender::Appender,
@@ -85,6 +102,7 @@ struct Inner {
     lanes: lanes::LaneTable,
     leases: lease::Leases,
     wake: wake::Wake,
+    figures: resource::Figures,
     events: broadcast::Sender<Event>,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
@@ -102,6 +120,19 @@ impl Inner {
     fn released(&self, queue: QueueNo, group: &str, pid: Pid) {
         self.lanes.released(queue, group, pid);
         self.wake.released(queue, group, pid);
+    }
+
+    /// A payload as it is stored in a queue. A cipher that fails is counted, never silent, and the
+    /// payload is stored plain (streams B2).
+    fn sealed(&self, queue: &Queue, payload: String) -> String {
+        if !queue.options.encryption_enabled || !self.seal.seals() {
+            return payload;
+        }
+        self.seal.seal(&payload).unwrap_or_else(|| {
+            self.metrics.cipher_failures.inc();
+            tracing::warn!(queue = queue.name, "a payload could not be sealed: stored plain");
+            payload
+        })
     }
 
     fn event(&self, event: Event) {
@@ -125,6 +156,7 @@ impl Broker {
                 db,
                 instance: rand::random(),
                 implicit: implicit_options(),
+                seal: config.seal.clone(),
                 directory: directory::Directory::default(),
                 dedup: dedup::Dedup::default(),
                 appender: appender::Appender::default(),
@@ -132,6 +164,7 @@ impl Broker {
                 lanes: lanes::LaneTable::default(),
                 leases: lease::Leases::default(),
                 wake: wake::Wake::default(),
+                figures: resource::Figures::default(),
                 events: broadcast::channel(64).0,
                 metrics,
                 tasks: TaskTracker::new(),

@@ -282,7 +282,12 @@ impl Broker {
                 if !pop.auto_ack {
                     look.delivery.add(source.queue.no, &pop.group, lane.pid);
                 }
-                let batch = ClaimedBatch::unpack(lane.pid, batch, source.group.conflation)?;
+                let batch = ClaimedBatch::unpack(
+                    &self.inner.seal,
+                    lane.pid,
+                    batch,
+                    source.group.conflation,
+                )?;
                 let named = self.partition_of(&source.queue, lane.pid).await?;
                 look.take(batch, &named.ok_or(PopError::Gone)?);
             }

@@ -1,13 +1,14 @@
 //! Push: messages into partitions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::appender::NewMessage;
 use super::{AppendError, Broker, Stored};
 use crate::db::Error;
-use crate::db::queue::NewPartition;
+use crate::db::queue::{NewPartition, Queue};
 use crate::types::id::TenantId;
 
 /// One item of a push.
@@ -66,6 +67,7 @@ impl Broker {
         let inner = &self.inner;
         inner.metrics.requests.with_label_values(&["push"]).inc();
         struct Group {
+            queue: Arc<Queue>,
             partition: NewPartition,
             window_ms: i64,
             messages: Vec<NewMessage>,
@@ -75,7 +77,7 @@ impl Broker {
         let mut out: Vec<Option<Pushed>> = Vec::with_capacity(items.len());
         for (place, item) in items.into_iter().enumerate() {
             let key = (item.queue, item.partition);
-            let message = NewMessage {
+            let mut message = NewMessage {
                 message_id: None,
                 transaction_id: item.transaction_id.clone(),
                 trace_id: None,
@@ -88,12 +90,14 @@ impl Broker {
                 queue: key.0.clone(),
             }));
             if let Some(group) = groups.get_mut(&key) {
+                message.payload = inner.sealed(&group.queue, message.payload);
                 group.messages.push(message);
                 group.places.push(place);
                 continue;
             }
             let queue =
                 inner.directory.queue_ensure(&inner.db, tenant, &key.0, &inner.implicit).await?;
+            message.payload = inner.sealed(&queue, message.payload);
             let group = Group {
                 partition: NewPartition {
                     queue: queue.no,
@@ -103,6 +107,7 @@ impl Broker {
                 window_ms: i64::from(queue.options.dedup_window_s) * 1000,
                 messages: vec![message],
                 places: vec![place],
+                queue,
             };
             groups.insert(key, group);
         }

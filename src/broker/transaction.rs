@@ -215,7 +215,7 @@ impl Broker {
                 transaction_id: push.transaction_id.clone(),
                 trace_id: push.trace_id,
                 producer_sub: push.producer_sub.clone(),
-                payload: push.payload.clone(),
+                payload: inner.sealed(&queue, push.payload.clone()),
             });
         }
         Ok(groups.into_values().collect())

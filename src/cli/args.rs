@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::log::Seal;
+use crate::log::seal::KeyError;
 use crate::postgres::{self, default_data_dir};
 use crate::server::Store;
 
@@ -60,5 +62,27 @@ impl ListenArgs {
     #[must_use]
     pub(super) fn addr(&self) -> SocketAddr {
         self.listen.unwrap_or_else(|| LISTEN.parse().expect("a constant address"))
+    }
+}
+
+/// Keys of payloads at rest.
+#[derive(Clone, Debug, Args)]
+pub(super) struct SealArgs {
+    /// Key that seals payloads of queues with encryptionEnabled: 64 hexadecimal digits.
+    #[arg(long, env = "FOLDMQ_ENCRYPTION_KEY", hide_env_values = true)]
+    encryption_key: Option<String>,
+    /// Older keys, comma-separated: they open what they sealed, and seal nothing.
+    #[arg(long, env = "FOLDMQ_ENCRYPTION_OLD_KEYS", hide_env_values = true, value_delimiter = ',')]
+    encryption_old_keys: Vec<String>,
+}
+
+impl SealArgs {
+    /// The keys.
+    ///
+    /// # Errors
+    /// For a text that is no key: a broker without the key that was meant would store plain text.
+    pub(super) fn seal(&self) -> Result<Seal, KeyError> {
+        let old: Vec<&str> = self.encryption_old_keys.iter().map(String::as_str).collect();
+        Seal::new(self.encryption_key.as_deref(), &old)
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{ListenArgs, StoreArgs};
+use super::{ListenArgs, SealArgs, StoreArgs};
 use crate::server::{Config, Server};
 
 /// Arguments of `serve`.
@@ -21,9 +21,17 @@ pub(super) struct ServeArgs {
     listen: ListenArgs,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    seal: SealArgs,
     /// Serve without authentication on an address that other machines can reach.
     #[arg(long, env = "FOLDMQ_ALLOW_OPEN")]
     allow_open: bool,
+    /// Read the tenant of a request from its x-queen-tenant header. Needs --trusted-proxy.
+    #[arg(long, env = "FOLDMQ_TENANCY", requires = "trusted_proxy")]
+    tenancy: bool,
+    /// A proxy in front of the broker overwrites x-queen-tenant on every request.
+    #[arg(long, env = "FOLDMQ_TRUSTED_PROXY")]
+    trusted_proxy: bool,
     /// Connections to the database for operations. [default: 2 a core, at least 4, and 2]
     #[arg(long, env = "FOLDMQ_POOL_SIZE")]
     pool_size: Option<usize>,
@@ -56,6 +64,8 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     config.statement_timeout = Duration::from_millis(args.statement_timeout_ms);
     config.body_bytes_max = args.body_bytes_max;
+    config.tenancy = args.tenancy;
+    config.broker.seal = args.seal.seal()?;
     let mut quit = quit_signal()?;
     let server = tokio::select! {
         server = Server::start(config) => server?,

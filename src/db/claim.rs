@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{Db, Error};
-use crate::types::id::{GroupNo, Pid, QueueNo};
+use crate::types::id::{GroupNo, Pid, QueueNo, TenantId};
 
 /// What to claim.
 #[derive(Clone, Debug)]
@@ -71,6 +71,8 @@ pub enum LaneOutcome {
     Empty,
     /// Somebody holds it, or its messages are not visible yet; ask again in so many ms, if known.
     Later(Option<i64>),
+    /// The group is deleted: whoever wants it registers it anew.
+    Gone,
 }
 
 /// One candidate of a claim.
@@ -90,6 +92,7 @@ pub(super) fn lanes_of<'r>(rows: impl Iterator<Item = (Pid, &'r Row)>) -> Vec<La
         if outcome != "claimed" {
             let outcome = match outcome {
                 "empty" | "missing" => LaneOutcome::Empty,
+                "gone" => LaneOutcome::Gone,
                 _ => LaneOutcome::Later(row.get("retry_ms")),
             };
             lanes.push(Lane { pid, outcome });
@@ -172,12 +175,14 @@ impl Db {
     /// When the store fails.
     pub async fn lease_extend(
         &self,
+        tenant: TenantId,
         lease: Uuid,
         pids: Option<&[i64]>,
         seconds: i64,
     ) -> Result<Vec<Timestamp>, Error> {
-        let rows =
-            self.query(include_str!("sql/lease_extend.sql"), &[&lease, &pids, &seconds]).await?;
+        let rows = self
+            .query(include_str!("sql/lease_extend.sql"), &[&lease, &pids, &seconds, &tenant.0])
+            .await?;
         Ok(rows.iter().map(|row| row.get("lease_expires_at")).collect())
     }
 

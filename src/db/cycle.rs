@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::append::{Append, AppendColumns};
@@ -285,29 +285,10 @@ impl Db {
             columns.push(c);
         }
         let params = columns.params();
-        super::retried(async || {
+        self.session(async || {
             let mut client = self.pool.get().await?;
-            let txn = client.transaction().await?;
-            let mut made = Vec::with_capacity(queues.len());
-            let mut partitions = partitions.to_vec();
-            for new in queues {
-                let queue = insert_queue(&*txn, new).await?.filter(|q| q.id == new.id);
-                let queue = queue.ok_or_else(|| Error::Refused {
-                    refusal: Refusal::SinkMissing,
-                    text: format!("queue {} was created meanwhile", new.name),
-                })?;
-                for partition in &mut partitions {
-                    if partition.id == queue.partition_id(&partition.name) {
-                        partition.queue = queue.no;
-                    }
-                }
-                made.push(queue);
-            }
-            let (numbers, pids, ids, names) = partition_arrays(&partitions);
-            let ensure: [&(dyn ToSql + Sync); 4] = [&numbers, &pids, &ids, &names];
-            txn.query(include_str!("sql/partitions_ensure.sql"), &ensure).await?;
-            let rows = txn.query(include_str!("sql/cycles.sql"), &params).await?;
-            txn.commit().await?;
+            let outcome = create_and_commit(&mut client, partitions, queues, &params).await;
+            let (rows, made) = super::give_back(client, outcome)?;
             let mut out = receipts(cycles, &rows);
             for row in &mut out {
                 row.made_queues.clone_from(&made);
@@ -316,6 +297,37 @@ impl Db {
         })
         .await
     }
+}
+
+/// Makes queues and partitions and commits cycles, in one transaction.
+async fn create_and_commit(
+    client: &mut Client,
+    partitions: &[NewPartition],
+    queues: &[NewQueue],
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<(Vec<Row>, Vec<Queue>), Error> {
+    let txn = client.transaction().await?;
+    let mut made = Vec::with_capacity(queues.len());
+    let mut partitions = partitions.to_vec();
+    for new in queues {
+        let queue = insert_queue(&txn, new).await?.filter(|q| q.id == new.id);
+        let queue = queue.ok_or_else(|| Error::Refused {
+            refusal: Refusal::SinkMissing,
+            text: format!("queue {} was created meanwhile", new.name),
+        })?;
+        for partition in &mut partitions {
+            if partition.id == queue.partition_id(&partition.name) {
+                partition.queue = queue.no;
+            }
+        }
+        made.push(queue);
+    }
+    let (numbers, pids, ids, names) = partition_arrays(&partitions);
+    let ensure: [&(dyn ToSql + Sync); 4] = [&numbers, &pids, &ids, &names];
+    txn.query(include_str!("sql/partitions_ensure.sql"), &ensure).await?;
+    let rows = txn.query(include_str!("sql/cycles.sql"), params).await?;
+    txn.commit().await?;
+    Ok((rows, made))
 }
 
 /// Reads the rows of `cycles_v1`: one receipt a cycle, in their order.

@@ -1,6 +1,7 @@
 //! Registrations of consumer groups.
 
 use jiff::Timestamp;
+use tokio_postgres::Transaction;
 
 use super::{Db, Error};
 use crate::types::id::{GroupNo, QueueNo};
@@ -55,27 +56,37 @@ impl Db {
         if let Some(found) = self.group_find(queue, name).await? {
             return Ok(Some(found));
         }
-        let (mode, at) = match start {
-            Start::All => ("all", None),
-            Start::New => ("new", None),
-            Start::From(at) => ("from", Some(at)),
-        };
-        let made = super::retried(async || {
-            let mut client = self.pool.get().await?;
-            let txn = client.transaction().await?;
-            let lock = txn.query_opt(include_str!("sql/queue_lock.sql"), &[&queue.0]).await?;
-            if lock.is_none() {
-                return Ok(false);
-            }
-            txn.query(
-                include_str!("sql/group_seed.sql"),
-                &[&queue.0, &name, &mode, &at, &conflation],
-            )
+        let made = self
+            .session(async || {
+                let mut client = self.pool.get().await?;
+                let txn = client.transaction().await?;
+                let lock = txn.query_opt(include_str!("sql/queue_lock.sql"), &[&queue.0]).await?;
+                if lock.is_none() {
+                    return Ok(false);
+                }
+                seed_in_txn(&txn, queue, name, start, conflation).await?;
+                txn.commit().await?;
+                Ok(true)
+            })
             .await?;
-            txn.commit().await?;
-            Ok(true)
-        })
-        .await?;
         if made { self.group_find(queue, name).await } else { Ok(None) }
     }
+}
+
+/// Registers a group unless it is registered, and sets its cursors. The caller has locked the queue.
+pub(super) async fn seed_in_txn(
+    txn: &Transaction<'_>,
+    queue: QueueNo,
+    name: &str,
+    start: Start,
+    conflation: bool,
+) -> Result<(), Error> {
+    let (mode, at) = match start {
+        Start::All => ("all", None),
+        Start::New => ("new", None),
+        Start::From(at) => ("from", Some(at)),
+    };
+    let sql = include_str!("sql/group_seed.sql");
+    txn.query(sql, &[&queue.0, &name, &mode, &at, &conflation]).await?;
+    Ok(())
 }

@@ -10,7 +10,10 @@ use tokio_postgres::{Client, NoTls};
 use super::Error;
 use super::locks::MIGRATIONS;
 
-const NUMBERED: &[(&str, &str)] = &[("V1__store", include_str!("../../migrations/0001_store.sql"))];
+const NUMBERED: &[(&str, &str)] = &[
+    ("V1__store", include_str!("../../migrations/0001_store.sql")),
+    ("V2__traces", include_str!("../../migrations/0002_traces.sql")),
+];
 
 /// Functions in the order in which they call each other.
 const FUNCTIONS: &[(&str, &str)] = &[

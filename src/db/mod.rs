@@ -6,19 +6,25 @@
 pub mod append;
 pub mod claim;
 pub mod cycle;
+pub mod dead_letter;
 pub mod deadline;
 mod error;
 pub mod group;
+pub mod group_admin;
 pub mod hosted;
 pub mod listen;
 pub mod locks;
+pub mod message;
 mod migrate;
 pub mod module;
 pub mod query;
 pub mod queue;
+pub mod resource;
 pub mod retention;
 pub mod settle;
 pub mod state;
+pub mod status;
+pub mod trace;
 pub mod transaction;
 
 use std::future::Future;
@@ -98,16 +104,34 @@ impl Db {
         let client = self.pool.get().await?;
         let call = async {
             let statement = client.prepare_cached(sql).await?;
-            client.query(&statement, params).await
+            Ok(client.query(&statement, params).await?)
         };
-        match tokio::time::timeout(limit, call).await {
-            Ok(rows) => rows.map_err(Error::from),
-            Err(_elapsed) => {
-                // Its answer may still come: the connection must not serve anybody else.
-                drop(Object::take(client));
+        let late = |_elapsed| Err(Error::Timeout(limit.as_millis()));
+        let outcome = tokio::time::timeout(limit, call).await.unwrap_or_else(late);
+        give_back(client, outcome)
+    }
+
+    /// Runs a call of several statements, and repeats it where the store asks for that. It is given
+    /// up after twice the time for a statement: a silent connection answers never.
+    async fn session<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let limit = self.config.statement_timeout * 2 + Duration::from_secs(2);
+        retried(|| {
+            let attempt = tokio::time::timeout(limit, call());
+            async move {
+                if let Ok(outcome) = attempt.await {
+                    return outcome;
+                }
+                // Its connection is back in the pool, and answers on it may still come: what has
+                // not been used since then serves nobody else.
+                let longest = self.config.statement_timeout;
+                self.pool.retain(|_, metrics| metrics.last_used() < longest);
                 Err(Error::Timeout(limit.as_millis()))
             }
-        }
+        })
+        .await
     }
 
     /// Runs one prepared statement that gives at most one row.
@@ -131,6 +155,16 @@ impl Db {
     pub fn close(&self) {
         self.pool.close();
     }
+}
+
+/// Ends the use of a connection. One that broke, or whose answer may still come, must serve nobody
+/// else: the pool notices a break only when the socket is closed, some milliseconds after the
+/// server's last words.
+fn give_back<T>(client: Object, outcome: Result<T, Error>) -> Result<T, Error> {
+    if matches!(outcome, Err(Error::Unavailable(_) | Error::Timeout(_))) {
+        drop(Object::take(client));
+    }
+    outcome
 }
 
 /// Repeats a call that the store asks to repeat: deadlocks and serialisation failures.

@@ -1,7 +1,7 @@
 //! Registration of queries.
 
 use jiff::Timestamp;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::{Client, Row, Transaction};
 use uuid::Uuid;
 
 use super::{Db, Error};
@@ -118,26 +118,12 @@ impl Db {
     /// # Errors
     /// When the store fails; nothing is changed then.
     pub async fn query_register(&self, r: &Registration) -> Result<Registered, Error> {
-        super::retried(async || {
+        self.session(async || {
             loop {
                 let mut client = self.pool.get().await?;
-                let txn = client.transaction().await?;
-                let found = txn
-                    .query_opt(include_str!("sql/query_lock.sql"), &[&r.tenant.0, &r.name])
-                    .await?;
-                let outcome = match found {
-                    Some(row) => Some(register_again(&txn, r, Query::from_row(&row)).await?),
-                    None => register_new(&txn, r).await?,
-                };
+                let outcome = register_once(&mut client, r).await;
                 // A concurrent first registration won: judge against the winner (Q31).
-                let Some(outcome) = outcome else { continue };
-                if let Registered::Fresh(q) | Registered::Kept(q) | Registered::Reset(q) = &outcome
-                {
-                    if let Some(spec) = &r.hosted {
-                        hosted_upsert(&txn, q.no, spec).await?;
-                    }
-                    txn.commit().await?;
-                }
+                let Some(outcome) = super::give_back(client, outcome)? else { continue };
                 return Ok(outcome);
             }
         })
@@ -171,22 +157,45 @@ impl Db {
     /// # Errors
     /// When the store fails; nothing is deleted then.
     pub async fn query_delete(&self, query: &Query) -> Result<(), Error> {
-        super::retried(async || {
+        self.session(async || {
             let mut client = self.pool.get().await?;
-            let txn = client.transaction().await?;
-            txn.query(include_str!("sql/shards_lock.sql"), &[&query.no.0]).await?;
-            txn.execute(include_str!("sql/state_clear.sql"), &[&query.no.0]).await?;
-            txn.execute(include_str!("sql/query_delete.sql"), &[&query.no.0]).await?;
-            txn.execute(
-                include_str!("sql/group_delete.sql"),
-                &[&query.tenant.0, &query.source_queue, &query.group()],
-            )
-            .await?;
-            txn.commit().await?;
-            Ok(())
+            let outcome = delete_once(&mut client, query).await;
+            super::give_back(client, outcome)
         })
         .await
     }
+}
+
+/// One attempt at a registration; `None` where somebody else was first with the name.
+async fn register_once(client: &mut Client, r: &Registration) -> Result<Option<Registered>, Error> {
+    let txn = client.transaction().await?;
+    let found = txn.query_opt(include_str!("sql/query_lock.sql"), &[&r.tenant.0, &r.name]).await?;
+    let outcome = match found {
+        Some(row) => Some(register_again(&txn, r, Query::from_row(&row)).await?),
+        None => register_new(&txn, r).await?,
+    };
+    if let Some(Registered::Fresh(q) | Registered::Kept(q) | Registered::Reset(q)) = &outcome {
+        if let Some(spec) = &r.hosted {
+            hosted_upsert(&txn, q.no, spec).await?;
+        }
+        txn.commit().await?;
+    }
+    Ok(outcome)
+}
+
+async fn delete_once(client: &mut Client, query: &Query) -> Result<(), Error> {
+    let txn = client.transaction().await?;
+    txn.query(include_str!("sql/query_hold.sql"), &[&query.no.0]).await?;
+    txn.query(include_str!("sql/shards_lock.sql"), &[&query.no.0]).await?;
+    txn.execute(include_str!("sql/state_clear.sql"), &[&query.no.0]).await?;
+    txn.execute(include_str!("sql/query_delete.sql"), &[&query.no.0]).await?;
+    txn.execute(
+        include_str!("sql/group_delete.sql"),
+        &[&query.tenant.0, &query.source_queue, &query.group()],
+    )
+    .await?;
+    txn.commit().await?;
+    Ok(())
 }
 
 async fn register_new(
@@ -236,6 +245,7 @@ async fn register_again(
         return Ok(Registered::Conflict(found));
     }
     if !same {
+        txn.query(include_str!("sql/query_hold.sql"), &[&found.no.0]).await?;
         txn.query(include_str!("sql/shards_lock.sql"), &[&found.no.0]).await?;
         txn.execute(include_str!("sql/state_clear.sql"), &[&found.no.0]).await?;
         txn.execute(include_str!("sql/shards_reset.sql"), &[&found.no.0]).await?;

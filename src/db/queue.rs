@@ -225,12 +225,15 @@ impl Db {
             options: o.clone(),
         };
         // Under a race the row of the winner may not be visible to the statement that lost.
-        loop {
+        self.session(async || {
             let client = self.pool.get().await?;
-            if let Some(queue) = insert_queue(&**client, &new).await? {
-                return Ok(queue);
+            loop {
+                if let Some(queue) = insert_queue(&**client, &new).await? {
+                    return Ok(queue);
+                }
             }
-        }
+        })
+        .await
     }
 
     /// Overwrites labels and options of a queue; `None` when it is gone.
@@ -295,7 +298,7 @@ impl Db {
         tenant: TenantId,
         name: &str,
     ) -> Result<Option<QueueNo>, Error> {
-        super::retried(async || {
+        self.session(async || {
             let mut client = self.pool.get().await?;
             let txn = client.transaction().await?;
             let gone =

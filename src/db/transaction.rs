@@ -60,7 +60,7 @@ impl Db {
     /// # Errors
     /// [`Refusal::DedupStale`] and [`Refusal::SinkMissing`] ask the caller to look again.
     pub async fn transact(&self, t: &Transaction) -> Result<Transacted, Error> {
-        super::retried(async || {
+        self.session(async || {
             let mut client = self.pool.get().await?;
             let txn = client.transaction().await?;
             if !t.create.is_empty() {

@@ -213,7 +213,10 @@ impl Handle {
         );
         let db = self.shared.broker.db();
         let pids = [work.pid.0];
-        if db.lease_extend(work.lease, Some(&pids), HOSTED_LEASE_MS / 1000).await.is_ok() {
+        let tenant = work.run.row.query.tenant;
+        let renewed =
+            db.lease_extend(tenant, work.lease, Some(&pids), HOSTED_LEASE_MS / 1000).await;
+        if renewed.is_ok() {
             work.leased_at = Instant::now();
         }
     }

@@ -6,15 +6,17 @@ use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use super::AppState;
 use super::error::ApiError;
 use super::shape::fault;
-use crate::types::id::TenantId;
+use crate::telemetry;
+use crate::types::id::{PartitionId, TenantId};
 use crate::types::limits::NAME_BYTES_MAX;
 
 /// The whole body as bytes, whatever its content type.
@@ -154,21 +156,65 @@ pub(super) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Who the request acts for. Tenancy is off: everything belongs to the default tenant (streams C6).
+/// Header that names the tenant, set by a trusted proxy.
+const TENANT_HEADER: &str = "x-queen-tenant";
+
+/// Who the request acts for. With tenancy off the header is not read and everything belongs to the
+/// default tenant (streams C6).
 pub(super) struct Tenant(pub(super) TenantId);
 
-impl<S: Sync> FromRequestParts<S> for Tenant {
+impl FromRequestParts<AppState> for Tenant {
     type Rejection = ApiError;
 
-    async fn from_request_parts(_: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        Ok(Self(TenantId::DEFAULT))
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        if !state.tenancy {
+            return Ok(Self(TenantId::DEFAULT));
+        }
+        tenant(parts.headers.get(TENANT_HEADER)).map(Self)
     }
+}
+
+fn tenant(header: Option<&HeaderValue>) -> Result<TenantId, ApiError> {
+    let refuse = || ApiError::bad("invalid x-queen-tenant header (must be a UUID)");
+    let Some(header) = header else { return Ok(TenantId::DEFAULT) };
+    let text = header.to_str().map_err(|_bytes| refuse())?.trim();
+    if text.is_empty() {
+        return Ok(TenantId::DEFAULT);
+    }
+    // The dashed form only: one spelling of a tenant, whatever the case.
+    if text.len() != 36 {
+        return Err(refuse());
+    }
+    Uuid::try_parse(text).map(TenantId).map_err(|_malformed| refuse())
+}
+
+/// Lets a request pass that names a partition of its own tenant. With tenancy on, a foreign, a
+/// missing and a malformed one answer alike, before anything is read; so does a failed look-up
+/// (streams G17, G21, Y7).
+pub(super) async fn own_partition(
+    app: &AppState,
+    tenant: TenantId,
+    partition: Option<PartitionId>,
+) -> Result<(), ApiError> {
+    if !app.tenancy {
+        return Ok(());
+    }
+    let found = match partition {
+        Some(id) => app.broker.partition_find(id).await.unwrap_or_else(|cause| {
+            let cause = telemetry::chain(&cause);
+            tracing::warn!(cause, "the owner of a partition was not read: access denied");
+            None
+        }),
+        None => None,
+    };
+    if found.is_some_and(|partition| partition.queue.tenant == tenant) {
+        return Ok(());
+    }
+    Err(ApiError::not_found("not found"))
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     /// data-plane 1.1
@@ -215,5 +261,16 @@ mod tests {
         let exact = collect(HttpBody::from("12345"), 5).await.expect("fits");
         assert_eq!(exact, "12345");
         assert!(collect(HttpBody::from("123456"), 5).await.is_err());
+    }
+
+    #[test]
+    fn a_tenant_is_a_dashed_uuid_or_nobody() {
+        let read = |text: &'static str| tenant(Some(&HeaderValue::from_static(text)));
+        assert_eq!(tenant(None).expect("good"), TenantId::DEFAULT);
+        assert_eq!(read("  ").expect("good"), TenantId::DEFAULT);
+        let upper = read("0193F0C4-1A2B-7C3D-8E4F-5A6B7C8D9E0F").expect("good");
+        assert_eq!(upper.to_string(), "0193f0c4-1a2b-7c3d-8e4f-5a6b7c8d9e0f");
+        assert!(read("0193f0c41a2b7c3d8e4f5a6b7c8d9e0f").is_err(), "undashed");
+        assert!(read("acme").is_err());
     }
 }

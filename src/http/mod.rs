@@ -4,6 +4,7 @@
 //! the answer. Contract quirks (mixed casing, 200 with `success:false`, texts that clients match)
 //! exist only here. Nothing in this layer holds state of its own.
 
+mod admin;
 mod answer;
 mod api;
 mod error;
@@ -36,6 +37,8 @@ pub struct AppState {
     pub body_bytes_max: usize,
     /// Whether a named group without a subscription mode starts past the backlog.
     pub default_subscription_new: bool,
+    /// Whether the tenant of a request is read from its `x-queen-tenant` header.
+    pub tenancy: bool,
     /// When the process started.
     pub started: Instant,
 }
@@ -48,7 +51,7 @@ pub fn router(state: AppState) -> Router {
 
 /// The route table. Routes match the raw path; names are decoded afterwards.
 fn routes() -> Router<AppState> {
-    use api::{ack, configure, lease, pop, push, queue, transaction};
+    use api::{ack, configure, lease, pop, push, transaction};
     use fold::{modules, queries as hosted_queries};
     use streams::{cycle, queries, state};
     Router::new()
@@ -62,8 +65,7 @@ fn routes() -> Router<AppState> {
         .route("/api/v1/lease/{lease}/extend", post(lease::extend))
         .route("/api/v1/transaction", post(transaction::transaction))
         .route("/api/v1/configure", post(configure::configure))
-        .route("/api/v1/resources/queues/", delete(queue::delete_unnamed))
-        .route("/api/v1/resources/queues/{queue}", delete(queue::delete))
+        .merge(admin_routes())
         .route("/streams/v1/queries", post(queries::register).get(hosted_queries::list))
         .route(
             "/streams/v1/queries/{name}",
@@ -81,6 +83,52 @@ fn routes() -> Router<AppState> {
         .route("/metrics", get(ops::metrics))
         .route("/metrics/prometheus", get(ops::prometheus))
         .fallback(no_route)
+}
+
+/// The control plane. Some paths that SDKs call exist on purpose nowhere (control-plane 2).
+fn admin_routes() -> Router<AppState> {
+    use admin::{dlq, groups, messages, resources, status, traces};
+    use api::queue;
+    Router::new()
+        .route(
+            "/api/v1/resources/queues/",
+            get(resources::unnamed_queue).delete(queue::delete_unnamed),
+        )
+        .route("/api/v1/resources/queues/{queue}", get(resources::queue).delete(queue::delete))
+        .route("/api/v1/resources/queues", get(resources::queues))
+        .route("/api/v1/resources/queues/{queue}/depth", get(resources::depth))
+        .route("/api/v1/resources/overview", get(resources::overview))
+        .route("/api/v1/resources/namespaces", get(resources::namespaces))
+        .route("/api/v1/resources/tasks", get(resources::tasks))
+        .route("/api/v1/stats/refresh", post(resources::refresh))
+        .route("/api/v1/messages", get(messages::list))
+        .route(
+            "/api/v1/messages/{partition}/{transaction}",
+            get(messages::show).delete(messages::delete),
+        )
+        .route("/api/v1/messages/{partition}/{transaction}/retry", post(messages::retry))
+        .route("/api/v1/dlq", get(dlq::list).delete(dlq::purge))
+        .route("/api/v1/dlq/{id}/replay", post(dlq::replay))
+        .route("/api/v1/consumer-groups", get(groups::list))
+        .route(
+            "/api/v1/consumer-groups/lagging",
+            get(groups::lagging).delete(groups::delete_lagging),
+        )
+        .route("/api/v1/consumer-groups/{group}", get(groups::show).delete(groups::delete))
+        .route("/api/v1/consumer-groups/{group}/subscription", post(groups::subscription))
+        .route("/api/v1/consumer-groups/{group}/queues/{queue}", delete(groups::delete_on_queue))
+        .route("/api/v1/consumer-groups/{group}/queues/{queue}/seek", post(groups::seek))
+        .route(
+            "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek",
+            post(groups::seek_partition),
+        )
+        .route("/api/v1/traces", post(traces::record))
+        .route("/api/v1/traces/names", get(traces::known_names))
+        .route("/api/v1/traces/by-name/{name}", get(traces::by_name))
+        .route("/api/v1/traces/{partition}/{transaction}", get(traces::of_message))
+        .route("/api/v1/status", get(status::status))
+        .route("/api/v1/status/queues", get(status::queues))
+        .route("/api/v1/status/queues/{queue}", get(status::queue))
 }
 
 /// Keeps HEAD away from a pop: it would claim messages that nobody receives.

@@ -4,9 +4,11 @@
 //! error, never a message.
 
 pub mod frame;
+pub mod seal;
 pub mod segment;
 
 pub use frame::Frame;
+pub use seal::Seal;
 pub use segment::{Segment, SegmentBuilder};
 
 /// Why stored bytes are no segment.

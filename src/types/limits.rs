@@ -51,3 +51,11 @@ pub const HOSTED_BATCH: i32 = 1_000;
 pub const HOSTED_LEASE_MS: i64 = 10_000;
 /// Longest work on one hosted batch, renewals included, ms; then its commit is refused.
 pub const HOSTED_BATCH_MS_MAX: u64 = 120_000;
+/// Rows that one page of a listing shows at most; a larger wish is served as this one.
+pub const LIST_ROWS_MAX: i64 = 10_000;
+/// Window of a listing of messages that names none, s.
+pub const LIST_WINDOW_S: i64 = 3_600;
+/// Segments that a listing of messages in one state looks through.
+pub const SEGMENTS_BY_STATUS_MAX: i64 = 1_000;
+/// Least time for which a message can be found by its transaction id, s.
+pub const INDEX_WINDOW_S: i64 = 900;

@@ -2,10 +2,12 @@
 
 mod api;
 mod cli;
+mod encryption;
 mod hosted;
 mod postgres;
 mod retention;
 mod streams;
 mod support;
+mod tenancy;
 mod tidy;
 mod transactions;

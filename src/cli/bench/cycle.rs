@@ -135,7 +135,7 @@ impl Driver for Http {
 }
 
 /// Whether the answer of a cycle says that it was committed.
-pub(super) fn committed(answer: &[u8]) -> anyhow::Result<()> {
+fn committed(answer: &[u8]) -> anyhow::Result<()> {
     #[derive(serde::Deserialize)]
     struct Receipt {
         success: bool,

@@ -9,17 +9,36 @@ use std::fmt::Write;
 use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 const TAG: &str = "tumb:3600";
 const WINDOW_MS: i64 = 3_600_000;
 /// Key of the watermark row.
 const WATERMARK: &str = "__wm__";
 
+/// The part of a departure that the fold looks at.
 #[derive(Deserialize)]
-struct Flight<'a> {
+pub(super) struct Flight<'a> {
     origin: &'a str,
     departed_at: Option<Timestamp>,
     dep_delay: Option<i64>,
+}
+
+impl<'a> Flight<'a> {
+    /// Reads a payload.
+    pub(super) fn read(payload: &'a str) -> anyhow::Result<Self> {
+        serde_json::from_str(payload).context("a flight")
+    }
+
+    /// Looks into a payload that is a JSON value, as the functions of an SDK's user do.
+    pub(super) fn of(payload: &'a Value) -> anyhow::Result<Self> {
+        let departed_at = payload["departed_at"].as_str().map(str::parse).transpose();
+        Ok(Self {
+            origin: payload["origin"].as_str().context("a flight has an origin")?,
+            departed_at: departed_at.context("departed_at")?,
+            dep_delay: payload["dep_delay"].as_i64(),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -63,21 +82,21 @@ pub(super) struct Shard {
 /// What a batch gives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Folded {
-    /// Rows to write: key, JSON text and, for a window, its end. The watermark row is the last.
-    pub(super) upserts: Vec<(String, String, Option<i64>)>,
+    /// Rows to write: key, value and, for a window, its end. The watermark row is the last.
+    pub(super) upserts: Vec<(String, Value, Option<i64>)>,
     /// Rows to delete.
     pub(super) deletes: Vec<String>,
     /// Payloads for the sink.
-    pub(super) emits: Vec<String>,
+    pub(super) emits: Vec<Value>,
     /// Event time below which no more is expected, Unix ms.
     pub(super) watermark: Option<i64>,
 }
 
 impl Shard {
     /// Takes in one row as it is stored.
-    pub(super) fn load(&mut self, key: &str, value: &str) -> anyhow::Result<()> {
+    pub(super) fn load(&mut self, key: &str, value: &Value) -> anyhow::Result<()> {
         if key == WATERMARK {
-            let row: WatermarkRow = serde_json::from_str(value)?;
+            let row = WatermarkRow::deserialize(value)?;
             self.watermark = Some(row.event_time_ms);
             return Ok(());
         }
@@ -85,7 +104,7 @@ impl Shard {
         let (Some(TAG), Some(_), Some(origin)) = (parts.next(), parts.next(), parts.next()) else {
             return Ok(());
         };
-        let row: Row = serde_json::from_str(value).context("a window row")?;
+        let row = Row::deserialize(value).context("a window row")?;
         let window = Window {
             origin: origin.to_owned(),
             start: row.window_start,
@@ -100,12 +119,12 @@ impl Shard {
     /// Folds a batch and closes what its watermark passes.
     pub(super) fn fold<'p>(
         &mut self,
-        payloads: impl Iterator<Item = &'p str>,
+        flights: impl Iterator<Item = anyhow::Result<Flight<'p>>>,
     ) -> anyhow::Result<Folded> {
         let before = self.watermark;
         let mut key = String::new();
-        for payload in payloads {
-            let flight: Flight<'_> = serde_json::from_str(payload).context("a flight")?;
+        for flight in flights {
+            let flight = flight?;
             let Some(at) = flight.departed_at.map(Timestamp::as_millisecond) else { continue };
             self.watermark = self.watermark.max(Some(at));
             if before.is_some_and(|before| at < before) {
@@ -150,7 +169,7 @@ impl Shard {
                 closed.push(key.clone());
             } else if window.touched {
                 let row = Row { acc: window.totals, window_start: window.start, window_end: end };
-                folded.upserts.push((key.clone(), serde_json::to_string(&row)?, Some(end)));
+                folded.upserts.push((key.clone(), serde_json::to_value(&row)?, Some(end)));
                 (window.stored, window.touched) = (true, false);
             }
         }
@@ -158,7 +177,7 @@ impl Shard {
             self.windows.remove(&key);
         }
         if let Some(event_time_ms) = self.watermark {
-            let value = serde_json::to_string(&WatermarkRow { event_time_ms })?;
+            let value = serde_json::to_value(WatermarkRow { event_time_ms })?;
             folded.upserts.push((WATERMARK.to_owned(), value, None));
         }
         Ok(folded)
@@ -169,26 +188,16 @@ fn time(ms: i64) -> anyhow::Result<Timestamp> {
     Timestamp::from_millisecond(ms).context("an event time out of range")
 }
 
-fn result(window: &Window) -> anyhow::Result<String> {
-    #[derive(Serialize)]
-    struct Shown<'a> {
-        origin: &'a str,
-        window_start: String,
-        window_end: String,
-        count: i64,
-        sum_dep_delay: i64,
-        min_dep_delay: Option<i64>,
-        max_dep_delay: Option<i64>,
-    }
-    Ok(serde_json::to_string(&Shown {
-        origin: &window.origin,
-        window_start: time(window.start)?.to_string(),
-        window_end: time(window.start + WINDOW_MS)?.to_string(),
-        count: window.totals.count,
-        sum_dep_delay: window.totals.sum_dep_delay,
-        min_dep_delay: window.totals.min_dep_delay,
-        max_dep_delay: window.totals.max_dep_delay,
-    })?)
+fn result(window: &Window) -> anyhow::Result<Value> {
+    Ok(json!({
+        "origin": window.origin,
+        "window_start": time(window.start)?.to_string(),
+        "window_end": time(window.start + WINDOW_MS)?.to_string(),
+        "count": window.totals.count,
+        "sum_dep_delay": window.totals.sum_dep_delay,
+        "min_dep_delay": window.totals.min_dep_delay,
+        "max_dep_delay": window.totals.max_dep_delay,
+    }))
 }
 
 #[cfg(test)]
@@ -205,13 +214,15 @@ mod tests {
         }
         let mut seen = BTreeMap::new();
         for payloads in lanes.values() {
-            let mut rows: BTreeMap<String, String> = BTreeMap::new();
+            let mut rows: BTreeMap<String, Value> = BTreeMap::new();
             for batch in payloads.chunks(100) {
                 let mut shard = Shard::default();
                 for (key, value) in &rows {
                     shard.load(key, value).expect("a row");
                 }
-                let folded = shard.fold(batch.iter().map(String::as_str)).expect("a fold");
+                let values: Vec<Value> =
+                    batch.iter().map(|p| serde_json::from_str(p).expect("JSON")).collect();
+                let folded = shard.fold(values.iter().map(Flight::of)).expect("a fold");
                 for (key, value, _) in folded.upserts {
                     rows.insert(key, value);
                 }
@@ -219,7 +230,7 @@ mod tests {
                     assert!(rows.remove(&key).is_some(), "{key:?} is stored");
                 }
                 for emit in folded.emits {
-                    let window: feed::Window = serde_json::from_str(&emit).expect("a window");
+                    let window: feed::Window = serde_json::from_value(emit).expect("a window");
                     let (key, delays) = window.split();
                     assert!(seen.insert(key, delays).is_none(), "a window closes once");
                 }

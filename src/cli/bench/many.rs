@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use serde_json::Value;
 use uuid::Uuid;
 
-use super::fold::Shard;
+use super::fold::{Flight, Shard};
 use super::load::Feed;
 use super::measure::Driver;
 use super::stage::{Stage, Target};
@@ -54,16 +55,16 @@ impl Plan {
             let mut shard = Shard::default();
             let mut batches = Vec::new();
             for batch in feed.lane(lane, n).chunks(BATCH) {
-                let folded = shard.fold(batch.iter().map(|(_, payload)| payload.as_str()))?;
+                let folded = shard.fold(batch.iter().map(|(_, payload)| Flight::read(payload)))?;
                 plan.emits += folded.emits.len() as u64;
                 plan.cycles += 1;
                 let mut upserts: Vec<Upsert> = folded
                     .upserts
                     .into_iter()
                     .map(|(key, value, due_ms)| Upsert {
-                        window_end: crate::types::json::window_end(&value),
+                        window_end: value["windowEnd"].as_f64(),
                         key,
-                        value,
+                        value: value.to_string(),
                         due_ms,
                     })
                     .collect();
@@ -82,7 +83,7 @@ impl Plan {
     }
 }
 
-fn segment(emits: Vec<String>) -> Option<Segment> {
+fn segment(emits: Vec<Value>) -> Option<Segment> {
     let mut builder = SegmentBuilder::default();
     for payload in emits {
         let transaction_id = Uuid::now_v7().to_string();
@@ -92,7 +93,7 @@ fn segment(emits: Vec<String>) -> Option<Segment> {
             transaction_id: Some(transaction_id),
             trace_id: None,
             producer_sub: None,
-            payload,
+            payload: payload.to_string(),
         };
         builder.push(&frame, hash);
     }

@@ -1,20 +1,22 @@
 //! A worker outside the broker, with the calls of the official SDK runners (streams K1-K16).
 //!
 //! It pops up to 200 messages of up to 4 partitions; for each partition in turn it reads the whole
-//! shard, folds, and sends one cycle. It parses less than an SDK does, which is in its favour.
+//! shard, folds, and sends one cycle. It does so with the means of the official Rust SDK: an HTTP
+//! library, messages and rows as JSON values.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
+use reqwest::StatusCode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::Value;
 
-use super::cycle::committed;
-use super::fold::{Folded, Shard};
+use super::fold::{Flight, Folded, Shard};
 use super::measure::Driver;
 use super::stage::Stage;
-use super::wire::Wire;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -24,8 +26,15 @@ struct Message {
     partition_id: String,
     partition: String,
     lease_id: String,
-    created_at: Timestamp,
-    data: Box<RawValue>,
+    consumer_group: String,
+    created_at: String,
+    data: Value,
+}
+
+impl Message {
+    fn created_ms(&self) -> i64 {
+        self.created_at.parse::<Timestamp>().map_or(0, Timestamp::as_millisecond)
+    }
 }
 
 #[derive(Deserialize)]
@@ -33,18 +42,23 @@ struct PopAnswer {
     messages: Vec<Message>,
 }
 
-#[derive(Deserialize)]
-struct Row<'a> {
-    key: String,
-    #[serde(borrow)]
-    value: &'a RawValue,
+#[derive(Serialize)]
+struct StateAsk<'a> {
+    query_id: &'a str,
+    partition_id: &'a str,
+    keys: [&'a str; 0],
 }
 
 #[derive(Deserialize)]
-struct Rows<'a> {
+struct Row {
+    key: String,
+    value: Value,
+}
+
+#[derive(Deserialize)]
+struct Rows {
     success: bool,
-    #[serde(borrow)]
-    rows: Vec<Row<'a>>,
+    rows: Vec<Row>,
 }
 
 #[derive(Serialize)]
@@ -52,14 +66,14 @@ struct StateOp<'a> {
     r#type: &'static str,
     key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'a RawValue>,
+    value: Option<&'a Value>,
 }
 
 #[derive(Serialize)]
 struct PushItem<'a> {
     queue: &'a str,
     partition: &'a str,
-    payload: &'a RawValue,
+    payload: &'a Value,
 }
 
 #[derive(Serialize)]
@@ -82,12 +96,18 @@ struct Cycle<'a> {
     release_lease: bool,
 }
 
-/// One worker.
+#[derive(Deserialize)]
+struct Receipt {
+    success: bool,
+    error: Option<String>,
+}
+
+/// One worker, with a connection of its own.
 pub(super) struct Worker {
-    wire: Wire,
-    path: String,
+    http: reqwest::Client,
+    base: String,
+    pop: String,
     query_id: String,
-    group: String,
     sink: String,
 }
 
@@ -100,38 +120,35 @@ pub(super) async fn team(
     n: usize,
 ) -> anyhow::Result<Vec<Worker>> {
     let (name, query_id) = stage.outside_query(name, source).await?;
-    let group = format!("streams.{name}");
-    let path = format!(
-        "/api/v1/pop/queue/{source}?batch=200&partitions=4&wait=true&timeout=1000\
-         &consumerGroup={group}&subscriptionMode=all"
+    let base = stage.server().url();
+    let pop = format!(
+        "{base}/api/v1/pop/queue/{source}?batch=200&partitions=4&wait=true&timeout=1000\
+         &consumerGroup=streams.{name}&subscriptionMode=all"
     );
-    let workers = stage.wires(n).await?.into_iter().map(|wire| Worker {
-        wire,
-        path: path.clone(),
-        query_id: query_id.clone(),
-        group: group.clone(),
-        sink: sink.to_owned(),
-    });
-    Ok(workers.collect())
+    let worker = |_| {
+        let http =
+            reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build()?;
+        let (base, pop) = (base.clone(), pop.clone());
+        Ok(Worker { http, base, pop, query_id: query_id.clone(), sink: sink.to_owned() })
+    };
+    (0..n).map(worker).collect()
 }
 
 impl Driver for Worker {
     async fn step(&mut self) -> anyhow::Result<u64> {
-        let answer = self.wire.call("GET", &self.path, b"").await?;
-        if answer.status == 204 {
+        let response = self.http.get(&self.pop).send().await?.error_for_status()?;
+        if response.status() == StatusCode::NO_CONTENT {
             return Ok(0);
         }
-        let answer: PopAnswer = serde_json::from_slice(answer.expect(200)?)?;
+        let answer: PopAnswer = response.json().await?;
         let n = answer.messages.len() as u64;
         let mut partitions: BTreeMap<String, Vec<Message>> = BTreeMap::new();
         for message in answer.messages {
             partitions.entry(message.partition_id.clone()).or_default().push(message);
         }
         for (partition, mut messages) in partitions {
-            messages.sort_by(|a, b| {
-                let ms = |m: &Message| m.created_at.as_millisecond();
-                ms(a).cmp(&ms(b)).then_with(|| a.id.cmp(&b.id))
-            });
+            messages
+                .sort_by(|a, b| a.created_ms().cmp(&b.created_ms()).then_with(|| a.id.cmp(&b.id)));
             self.cycle(&partition, &messages).await?;
         }
         Ok(n)
@@ -139,47 +156,56 @@ impl Driver for Worker {
 }
 
 impl Worker {
-    async fn cycle(&mut self, partition: &str, messages: &[Message]) -> anyhow::Result<()> {
-        let ask = serde_json::json!({
-            "query_id": self.query_id, "partition_id": partition, "keys": [],
-        });
-        let ask = serde_json::to_vec(&ask)?;
-        let answer = self.wire.call("POST", "/streams/v1/state/get", &ask).await?;
-        let rows: Rows<'_> = serde_json::from_slice(answer.expect(200)?)?;
-        ensure!(rows.success, "state could not be read");
-        let mut shard = Shard::default();
-        for row in rows.rows {
-            shard.load(&row.key, row.value.get())?;
-        }
-        let folded = shard.fold(messages.iter().map(|m| m.data.get()))?;
-        let body = self.body(partition, messages, &folded)?;
-        let answer = self.wire.call("POST", "/streams/v1/cycle", &body).await?;
-        committed(answer.expect(200)?)
+    async fn post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<A> {
+        let request = self.http.post(format!("{}{path}", self.base)).json(body);
+        Ok(request.send().await?.error_for_status()?.json().await?)
     }
 
-    fn body(
-        &self,
-        partition_id: &str,
-        messages: &[Message],
-        folded: &Folded,
-    ) -> anyhow::Result<Vec<u8>> {
+    async fn cycle(&self, partition: &str, messages: &[Message]) -> anyhow::Result<()> {
+        let ask = StateAsk { query_id: &self.query_id, partition_id: partition, keys: [] };
+        let rows: Rows = self.post("/streams/v1/state/get", &ask).await?;
+        ensure!(rows.success, "state could not be read");
+        let mut shard = Shard::default();
+        for row in &rows.rows {
+            shard.load(&row.key, &row.value)?;
+        }
+        let folded = shard.fold(messages.iter().map(|m| Flight::of(&m.data)))?;
+        let body = self.body(partition, messages, &folded)?;
+        let receipt: Receipt = self.post("/streams/v1/cycle", &body).await?;
+        let cause = receipt.error.unwrap_or_default();
+        ensure!(receipt.success, "a cycle was refused: {cause}");
+        Ok(())
+    }
+
+    fn body<'b>(
+        &'b self,
+        partition_id: &'b str,
+        messages: &'b [Message],
+        folded: &'b Folded,
+    ) -> anyhow::Result<Cycle<'b>> {
         let last = messages.last().context("a partition without messages")?;
+        let upserts = folded.upserts.iter().map(|(key, value, _)| StateOp {
+            r#type: "upsert",
+            key,
+            value: Some(value),
+        });
         let deletes =
-            folded.deletes.iter().map(|key| Ok(StateOp { r#type: "delete", key, value: None }));
-        let upserts = folded.upserts.iter().map(|(key, value, _)| {
-            let value = Some(serde_json::from_str(value)?);
-            Ok(StateOp { r#type: "upsert", key, value })
+            folded.deletes.iter().map(|key| StateOp { r#type: "delete", key, value: None });
+        let items = folded.emits.iter().map(|payload| PushItem {
+            queue: &self.sink,
+            partition: &last.partition,
+            payload,
         });
-        let items = folded.emits.iter().map(|payload| {
-            let payload = serde_json::from_str(payload)?;
-            Ok(PushItem { queue: &self.sink, partition: &last.partition, payload })
-        });
-        Ok(serde_json::to_vec(&Cycle {
+        Ok(Cycle {
             query_id: &self.query_id,
             partition_id,
-            consumer_group: &self.group,
-            state_ops: deletes.chain(upserts).collect::<anyhow::Result<_>>()?,
-            push_items: items.collect::<anyhow::Result<_>>()?,
+            consumer_group: &last.consumer_group,
+            state_ops: deletes.chain(upserts).collect(),
+            push_items: items.collect(),
             ack: Ack {
                 transaction_id: &last.transaction_id,
                 lease_id: &last.lease_id,
@@ -187,6 +213,6 @@ impl Worker {
                 count: messages.len(),
             },
             release_lease: true,
-        })?)
+        })
     }
 }

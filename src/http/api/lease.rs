@@ -10,7 +10,7 @@ use crate::broker::Extended;
 use crate::http::AppState;
 use crate::http::answer::time;
 use crate::http::error::ApiError;
-use crate::http::extract::{Body, Names};
+use crate::http::extract::{Body, Names, Tenant};
 use crate::http::shape::{self, Maybe};
 use crate::types::limits::EXTEND_S;
 
@@ -23,11 +23,12 @@ struct Request {
 /// Extends every partition of a live lease.
 pub(in crate::http) async fn extend(
     State(app): State<AppState>,
+    Tenant(tenant): Tenant,
     Names(lease): Names<String>,
     Body(body): Body,
 ) -> Result<Json<Value>, ApiError> {
     let extended = match Uuid::try_parse(&lease) {
-        Ok(id) => app.broker.extend(id, seconds(&body)).await?,
+        Ok(id) => app.broker.extend(tenant, id, seconds(&body)).await?,
         Err(_malformed) => Extended { renewed: 0, expires_at: None },
     };
     Ok(Json(answer(&lease, extended)))

@@ -32,12 +32,24 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(base: String) -> Self {
+        Self::with_headers(base, reqwest::header::HeaderMap::new())
+    }
+
+    fn with_headers(base: String, headers: reqwest::header::HeaderMap) -> Self {
         let http = reqwest::Client::builder()
             .no_proxy()
+            .default_headers(headers)
             .timeout(Duration::from_secs(60))
             .build()
             .expect("a client");
         Self { http, base }
+    }
+
+    /// A client of the same broker whose requests name a tenant.
+    pub(crate) fn for_tenant(&self, tenant: &str) -> Self {
+        let value = tenant.parse().expect("a header value");
+        let name = reqwest::header::HeaderName::from_static("x-queen-tenant");
+        Self::with_headers(self.base.clone(), [(name, value)].into_iter().collect())
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {

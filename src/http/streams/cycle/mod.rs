@@ -12,8 +12,9 @@ use crate::broker::CycleError;
 use crate::http::AppState;
 use crate::http::answer::time;
 use crate::http::error::ApiError;
-use crate::http::extract::{Body, Tenant};
+use crate::http::extract::{Body, Tenant, own_partition};
 use crate::types::cycle::{AppendReceipt, CycleReceipt};
+use crate::types::id::PartitionId;
 use read::{Asked, Ids, read};
 
 /// Commits state ops, sink pushes and the ack of a worker, all or nothing.
@@ -24,6 +25,7 @@ pub(in crate::http) async fn cycle(
 ) -> Result<Json<Value>, ApiError> {
     let Asked { ids, cycle } = read(&body, tenant)?;
     drop(body);
+    own_partition(&app, tenant, ids.partition.map(PartitionId)).await?;
     let cycle = match cycle {
         Ok(cycle) => cycle,
         Err(reason) => return Ok(Json(failed(ids, &reason))),
