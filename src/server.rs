@@ -49,6 +49,8 @@ pub struct Config {
     /// Whether the tenant of a request is read from its `x-queen-tenant` header. Only behind a proxy
     /// that overwrites the header.
     pub tenancy: bool,
+    /// Authentication; `None` lets every request pass.
+    pub auth: Option<http::AuthConfig>,
     /// Folder of compiled modules.
     pub compiled_dir: PathBuf,
     /// What compiles modules.
@@ -80,6 +82,7 @@ impl Config {
             body_bytes_max: BODY_BYTES_MAX,
             default_subscription_new: true,
             tenancy: false,
+            auth: None,
             compiled_dir,
             compiler: Compiler::Child {
                 program: std::env::current_exe()?,
@@ -109,6 +112,9 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
+    /// Authentication cannot be set up.
+    #[error("authentication cannot be set up")]
+    Auth(#[source] http::AuthConfigError),
     /// The URL is none.
     #[error("the database URL is not valid")]
     Url(#[source] tokio_postgres::Error),
@@ -152,6 +158,7 @@ impl Server {
     /// # Errors
     /// Any [`Error`]; nothing stays running then.
     pub async fn start(config: Config) -> Result<Self, Error> {
+        let auth = config.auth.as_ref().map(http::Auth::new).transpose().map_err(Error::Auth)?;
         let listener = TcpListener::bind(config.listen)
             .await
             .map_err(|source| Error::Listen(config.listen, source))?;
@@ -184,6 +191,7 @@ impl Server {
             body_bytes_max: config.body_bytes_max,
             default_subscription_new: config.default_subscription_new,
             tenancy: config.tenancy,
+            auth,
             started: Instant::now(),
         });
         let quit = CancellationToken::new();

@@ -255,10 +255,18 @@ impl LaneTable {
     /// Whether hints of other brokers are heard. After a gap everything is looked at again.
     pub(super) fn set_hearing(&self, hearing: bool) {
         self.hearing.store(hearing, Ordering::Relaxed);
+        self.look_again();
+    }
+
+    /// Has everything looked at again: something may have happened that nobody heard of.
+    pub(super) fn look_again(&self) {
         let all: Vec<Arc<Lanes>> =
             self.with(|table| table.values().flat_map(HashMap::values).cloned().collect());
         for lanes in all {
-            lanes.with(|inner| inner.swept_at = None);
+            lanes.with(|inner| {
+                inner.swept_at = None;
+                inner.pinned.values().for_each(|pinned| pinned.notify_waiters());
+            });
             lanes.wake.notify_one();
         }
         self.any.notify_waiters();

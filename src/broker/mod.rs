@@ -183,6 +183,7 @@ impl Broker {
         tasks.spawn(async move { db.listen(heard, stop).await });
         tasks.spawn(broker.clone().hear_loop(hears));
         tasks.spawn(broker.clone().wake_loop());
+        tasks.spawn(broker.clone().doubt_loop());
         tasks.spawn(broker.clone().retention_loop(config.retention_every));
         broker
     }

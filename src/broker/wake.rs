@@ -17,6 +17,9 @@ use crate::types::id::{Pid, QueueNo};
 /// How long hints are collected.
 const COLLECT: Duration = Duration::from_millis(4);
 
+/// Time between a write without an answer and the look at what it may have done.
+const DOUBT: Duration = Duration::from_millis(20);
+
 /// One notification.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Hint {
@@ -137,6 +140,20 @@ impl Broker {
                 // Others find the work by looking for themselves.
                 tracing::debug!(%cause, "hint not sent");
             }
+        }
+    }
+
+    /// Has whoever waits look at what writes without an answer may have done.
+    pub(super) async fn doubt_loop(self) {
+        let inner = &self.inner;
+        loop {
+            tokio::select! {
+                () = inner.stop.cancelled() => return,
+                () = inner.db.unanswered() => {}
+            }
+            // One look for all that failed together.
+            tokio::time::sleep(DOUBT).await;
+            inner.lanes.look_again();
         }
     }
 

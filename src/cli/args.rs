@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::http::AuthConfig;
 use crate::log::Seal;
 use crate::log::seal::KeyError;
 use crate::postgres::{self, default_data_dir};
@@ -62,6 +63,40 @@ impl ListenArgs {
     #[must_use]
     pub(super) fn addr(&self) -> SocketAddr {
         self.listen.unwrap_or_else(|| LISTEN.parse().expect("a constant address"))
+    }
+}
+
+/// Authentication by bearer tokens.
+#[derive(Clone, Debug, Args)]
+pub(super) struct AuthArgs {
+    /// Require tokens signed with HS256, HS384, HS512, RS256, RS384, RS512, EdDSA, or any of them
+    /// (auto).
+    #[arg(long, env = "FOLDMQ_JWT_ALGORITHM")]
+    jwt_algorithm: Option<String>,
+    /// Key of the HS algorithms.
+    #[arg(long, env = "FOLDMQ_JWT_SECRET", hide_env_values = true)]
+    jwt_secret: Option<String>,
+    /// Public key of the RS algorithms or of EdDSA, as PEM.
+    #[arg(long, env = "FOLDMQ_JWT_PUBLIC_KEY")]
+    jwt_public_key: Option<String>,
+    /// Issuer that tokens must name.
+    #[arg(long, env = "FOLDMQ_JWT_ISSUER")]
+    jwt_issuer: Option<String>,
+    /// Audience that tokens must name.
+    #[arg(long, env = "FOLDMQ_JWT_AUDIENCE")]
+    jwt_audience: Option<String>,
+}
+
+impl AuthArgs {
+    /// The settings; `None` where no algorithm is named.
+    pub(super) fn auth(&self) -> Option<AuthConfig> {
+        self.jwt_algorithm.clone().map(|algorithm| AuthConfig {
+            algorithm,
+            secret: self.jwt_secret.clone(),
+            public_key: self.jwt_public_key.clone(),
+            issuer: self.jwt_issuer.clone(),
+            audience: self.jwt_audience.clone(),
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use args::{ListenArgs, SealArgs, StoreArgs};
+use args::{AuthArgs, ListenArgs, SealArgs, StoreArgs};
 
 /// A streaming broker on PostgreSQL that folds streams inside the server.
 #[derive(Debug, Parser)]

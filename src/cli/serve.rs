@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{ListenArgs, SealArgs, StoreArgs};
+use super::{AuthArgs, ListenArgs, SealArgs, StoreArgs};
 use crate::server::{Config, Server};
 
 /// Arguments of `serve`.
@@ -21,6 +21,8 @@ pub(super) struct ServeArgs {
     listen: ListenArgs,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    auth: AuthArgs,
     #[command(flatten)]
     seal: SealArgs,
     /// Serve without authentication on an address that other machines can reach.
@@ -49,10 +51,11 @@ pub(super) struct ServeArgs {
 
 pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let addr = args.listen.addr();
-    if !addr.ip().is_loopback() && !args.allow_open {
+    let auth = args.auth.auth();
+    if !addr.ip().is_loopback() && !args.allow_open && auth.is_none() {
         anyhow::bail!(
             "{addr} can be reached by other machines and requests are not authenticated: listen on \
-             127.0.0.1 behind a proxy that authenticates, or say --allow-open"
+             127.0.0.1, require tokens with --jwt-algorithm, or say --allow-open"
         );
     }
     let mut config = Config::new(addr, args.store.store(None))?;
@@ -65,6 +68,7 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     config.statement_timeout = Duration::from_millis(args.statement_timeout_ms);
     config.body_bytes_max = args.body_bytes_max;
     config.tenancy = args.tenancy;
+    config.auth = auth;
     config.broker.seal = args.seal.seal()?;
     let mut quit = quit_signal()?;
     let server = tokio::select! {

@@ -152,8 +152,9 @@ impl Db {
             c.push(append);
         }
         let params = c.params();
-        let rows =
-            super::retried(|| self.query(include_str!("sql/push_many.sql"), &params)).await?;
+        let rows = super::retried(|| self.query(include_str!("sql/push_many.sql"), &params))
+            .await
+            .inspect_err(|cause| self.doubt(cause))?;
         Ok(rows.iter().map(outcome).collect())
     }
 

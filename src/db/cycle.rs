@@ -263,7 +263,9 @@ impl Db {
             columns.push(c);
         }
         let params = columns.params();
-        let rows = super::retried(|| self.query(include_str!("sql/cycles.sql"), &params)).await?;
+        let rows = super::retried(|| self.query(include_str!("sql/cycles.sql"), &params))
+            .await
+            .inspect_err(|cause| self.doubt(cause))?;
         Ok(receipts(cycles, &rows))
     }
 

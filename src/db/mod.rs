@@ -28,9 +28,11 @@ pub mod trace;
 pub mod transaction;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 
@@ -52,6 +54,7 @@ pub struct Config {
 pub struct Db {
     pool: Pool,
     config: Config,
+    unanswered: Arc<Notify>,
 }
 
 impl Db {
@@ -82,7 +85,7 @@ impl Db {
             })
             .build()
             .map_err(|e| Error::Unavailable(Box::new(e)))?;
-        Ok(Self { pool, config })
+        Ok(Self { pool, config, unanswered: Arc::default() })
     }
 
     /// The settings in use.
@@ -132,6 +135,19 @@ impl Db {
             }
         })
         .await
+        .inspect_err(|cause| self.doubt(cause))
+    }
+
+    /// Takes note of a write whose outcome is unknown.
+    fn doubt(&self, cause: &Error) {
+        if matches!(cause, Error::Unavailable(_) | Error::Timeout(_)) {
+            self.unanswered.notify_one();
+        }
+    }
+
+    /// Resolves after a write that got no answer: it may have taken effect all the same.
+    pub async fn unanswered(&self) {
+        self.unanswered.notified().await;
     }
 
     /// Runs one prepared statement that gives at most one row.

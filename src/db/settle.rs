@@ -247,7 +247,9 @@ impl Db {
     pub async fn settle(&self, groups: &[AckGroup]) -> Result<Vec<GroupOutcome>, Error> {
         let columns = Columns::new(groups);
         let params = columns.params();
-        let rows = super::retried(|| self.query(include_str!("sql/settle.sql"), &params)).await?;
+        let rows = super::retried(|| self.query(include_str!("sql/settle.sql"), &params))
+            .await
+            .inspect_err(|cause| self.doubt(cause))?;
         Ok(columns.outcomes(groups, &rows))
     }
 }

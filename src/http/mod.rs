@@ -7,6 +7,7 @@
 mod admin;
 mod answer;
 mod api;
+mod auth;
 mod error;
 mod extract;
 mod fold;
@@ -24,6 +25,7 @@ use tower_http::trace::TraceLayer;
 
 use crate::broker::Broker;
 use crate::hosted;
+pub use auth::{Auth, AuthConfig, AuthConfigError, Level, level};
 use error::ApiError;
 
 /// What handlers need. Clones share everything.
@@ -39,6 +41,8 @@ pub struct AppState {
     pub default_subscription_new: bool,
     /// Whether the tenant of a request is read from its `x-queen-tenant` header.
     pub tenancy: bool,
+    /// Checks tokens; `None` lets every request pass.
+    pub auth: Option<Auth>,
     /// When the process started.
     pub started: Instant,
 }
@@ -46,7 +50,10 @@ pub struct AppState {
 /// The whole HTTP surface.
 pub fn router(state: AppState) -> Router {
     // Failures are logged once, where they become an answer.
-    routes().layer(TraceLayer::new_for_http().on_failure(())).with_state(state)
+    routes()
+        .layer(axum::middleware::from_fn_with_state(state.clone(), auth::guard))
+        .layer(TraceLayer::new_for_http().on_failure(()))
+        .with_state(state)
 }
 
 /// The route table. Routes match the raw path; names are decoded afterwards.

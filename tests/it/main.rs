@@ -1,6 +1,7 @@
 //! Tests on a real PostgreSQL and over real HTTP: one binary, modules by area.
 
 mod api;
+mod auth;
 mod cli;
 mod encryption;
 mod hosted;

@@ -1,15 +1,16 @@
 //! `POST /api/v1/push` (data-plane 2).
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::broker::{AppendError, PushError, PushItem, PushOutcome, Pushed};
 use crate::http::AppState;
+use crate::http::auth::Producer;
 use crate::http::error::ApiError;
 use crate::http::extract::{Body, Tenant};
 use crate::http::shape::{self, List, Maybe, Object, Text};
@@ -56,9 +57,13 @@ struct Shown<'a> {
 pub(in crate::http) async fn push(
     State(app): State<AppState>,
     Tenant(tenant): Tenant,
+    Extension(producer): Extension<Producer>,
     Body(body): Body,
 ) -> Result<Response, ApiError> {
-    let items = read(&body)?;
+    let mut items = read(&body)?;
+    for item in &mut items {
+        item.producer_sub.clone_from(&producer.0);
+    }
     drop(body);
     let pushed = match app.broker.push(tenant, items).await {
         Ok(pushed) => pushed,

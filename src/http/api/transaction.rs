@@ -1,9 +1,9 @@
 //! `POST /api/v1/transaction` (data-plane 6): 200 for a commit and for every rollback.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::ack;
 use crate::broker::{TransactError, TransactPush, TransactResult, TransactStep};
 use crate::http::AppState;
+use crate::http::auth::Producer;
 use crate::http::error::ApiError;
 use crate::http::extract::{Body, Tenant};
 use crate::http::shape::{self, List, Maybe, Object, Text};
@@ -84,17 +85,23 @@ struct Refused(String);
 pub(in crate::http) async fn transaction(
     State(app): State<AppState>,
     Tenant(tenant): Tenant,
+    Extension(producer): Extension<Producer>,
     Body(body): Body,
 ) -> Result<Response, ApiError> {
     let id = Uuid::now_v7();
     let request: Request<'_> = shape::object(&body)?;
-    let (steps, leases) = match read(request) {
+    let (mut steps, leases) = match read(request) {
         Ok(read) => read,
         Err(Refused(text)) => {
             let body = rollback(id, "bad_request", &text);
             return Ok((StatusCode::BAD_REQUEST, Json(body)).into_response());
         }
     };
+    for step in &mut steps {
+        if let TransactStep::Push(push) = step {
+            push.producer_sub.clone_from(&producer.0);
+        }
+    }
     let body = match app.broker.transact(tenant, steps, leases).await {
         Ok(results) => json!({
             "transactionId": id,
