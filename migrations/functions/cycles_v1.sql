@@ -70,13 +70,15 @@ begin
      order by q.queue_no for key share;
   end if;
   -- A shard that is to be made refers to its query's row, which stands before all shards in the
-  -- lock order: a reset or deletion of the query is waited for here, while nothing else is held.
-  perform 1 from queen_streams.queries q
-   where q.query_no in (
-     select a.query_no from unnest(c_pid, c_query_no) a (pid, query_no)
-      where not exists (select 1 from foldmq.shards h
-                         where h.pid = a.pid and h.query_no = a.query_no))
-   order by q.query_no for key share;
+  -- lock order: a reset or deletion of the query is waited for while no shard is held.
+  if cardinality(c_pid) > 1 then
+    perform 1 from queen_streams.queries q
+     where q.query_no in (
+       select a.query_no from unnest(c_pid, c_query_no) a (pid, query_no)
+        where not exists (select 1 from foldmq.shards h
+                           where h.pid = a.pid and h.query_no = a.query_no))
+     order by q.query_no for key share;
+  end if;
 
   for i in 1 .. cardinality(c_pid) loop
     select h.version into v_one from foldmq.shards h
@@ -86,7 +88,7 @@ begin
       if not found then
         raise exception 'partition not found' using errcode = 'FQ001';
       end if;
-      perform 1 from queen_streams.queries q where q.query_no = c_query_no[i];
+      perform 1 from queen_streams.queries q where q.query_no = c_query_no[i] for key share;
       if not found then
         raise exception 'query not found' using errcode = 'FQ002';
       end if;

@@ -105,7 +105,10 @@ impl Drop for InFlight {
                 // Its answer was lost: the claim may stand.
                 _ => candidates.clone(),
             };
-            give_back(&inner, lease, pids).await;
+            give_back(&inner, lease, pids.clone()).await;
+            for pid in pids {
+                inner.wake.released(lanes.queue, lanes.name(), Pid(pid));
+            }
             // Whoever else waits looks at them: this caller had taken them from the list.
             for pid in candidates {
                 lanes.offer(Pid(pid));

@@ -68,6 +68,8 @@ pub struct Lanes {
     pub queue: QueueNo,
     /// Group in the store.
     pub group: GroupNo,
+    /// Name of the group.
+    name: String,
     inner: Mutex<Inner>,
     wake: Notify,
 }
@@ -75,6 +77,11 @@ pub struct Lanes {
 impl Lanes {
     fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
         f(&mut self.inner.lock().expect("no holder panics"))
+    }
+
+    /// Name of the group.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Proposes a partition and wakes one who waits.
@@ -215,8 +222,13 @@ impl LaneTable {
             {
                 return Arc::clone(lanes);
             }
-            let lanes =
-                Arc::new(Lanes { queue, group, inner: Mutex::default(), wake: Notify::new() });
+            let lanes = Arc::new(Lanes {
+                queue,
+                group,
+                name: name.to_owned(),
+                inner: Mutex::default(),
+                wake: Notify::new(),
+            });
             groups.insert(name.to_owned(), Arc::clone(&lanes));
             lanes
         })

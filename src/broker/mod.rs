@@ -14,6 +14,7 @@ mod directory;
 mod group;
 mod lanes;
 mod lease;
+mod maintenance;
 mod message;
 mod pop;
 mod progress;
@@ -48,6 +49,7 @@ pub use directory::Partition;
 pub use group::{SeekError, SeekTo};
 pub use lanes::Lanes;
 pub use lease::Extended;
+pub use maintenance::Maintenance;
 pub use message::{ListedMessage, Listing, MessageDetail, MessageFilter};
 pub use pop::{Pop, PopError, PopScope, Popped, PoppedMessage, start_of};
 pub use progress::{MessageStatus, Progress};
@@ -95,6 +97,7 @@ struct Inner {
     instance: u64,
     implicit: QueueOptions,
     seal: Seal,
+    switches: maintenance::Switches,
     directory: directory::Directory,
     dedup: dedup::Dedup,
     appender: appender::Appender,
@@ -157,6 +160,7 @@ impl Broker {
                 instance: rand::random(),
                 implicit: implicit_options(),
                 seal: config.seal.clone(),
+                switches: maintenance::Switches::default(),
                 directory: directory::Directory::default(),
                 dedup: dedup::Dedup::default(),
                 appender: appender::Appender::default(),
@@ -184,6 +188,7 @@ impl Broker {
         tasks.spawn(broker.clone().hear_loop(hears));
         tasks.spawn(broker.clone().wake_loop());
         tasks.spawn(broker.clone().doubt_loop());
+        tasks.spawn(broker.clone().maintenance_loop());
         tasks.spawn(broker.clone().retention_loop(config.retention_every));
         broker
     }

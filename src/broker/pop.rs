@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::claim::{ClaimedBatch, Delivery};
 use super::lanes::Lanes;
-use super::{Broker, Partition};
+use super::{Broker, Maintenance, Partition};
 use crate::db::Error;
 use crate::db::claim::{Claim, LaneOutcome};
 use crate::db::group::{Group, Start};
@@ -134,7 +134,12 @@ impl Broker {
                 woken.enable();
             }
 
-            let mut found = self.pop_once(pop, &sources, pinned.as_ref(), &mut hold).await?;
+            // A pop that was parked when pop maintenance began goes on waiting, and takes nothing.
+            let mut found = if self.in_maintenance(Maintenance::Pop) {
+                Popped::default()
+            } else {
+                self.pop_once(pop, &sources, pinned.as_ref(), &mut hold).await?
+            };
             found.conflation = !sources.is_empty() && sources.iter().all(|s| s.group.conflation);
             found.conflict = sources.iter().any(|s| s.group.conflation != pop.conflation);
             let stopping = self.inner.stop.is_cancelled();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::appender::NewMessage;
-use super::{AppendError, Broker, Stored};
+use super::{AppendError, Broker, Maintenance, Stored};
 use crate::db::Error;
 use crate::db::queue::{NewPartition, Queue};
 use crate::types::id::TenantId;
@@ -31,6 +31,8 @@ pub struct PushItem {
 pub enum PushOutcome {
     /// Committed, or found as a duplicate.
     Stored(Stored),
+    /// Taken into the spool: push maintenance is on.
+    Buffered(Uuid),
     /// Not stored anywhere, as far as is known.
     Failed(AppendError),
 }
@@ -66,6 +68,9 @@ impl Broker {
     ) -> Result<Vec<Pushed>, PushError> {
         let inner = &self.inner;
         inner.metrics.requests.with_label_values(&["push"]).inc();
+        if self.in_maintenance(Maintenance::Push) {
+            return Ok(self.spool(tenant, items).await?);
+        }
         struct Group {
             queue: Arc<Queue>,
             partition: NewPartition,
@@ -145,6 +150,7 @@ impl Pushed {
     pub fn message_id(&self) -> Uuid {
         match self.outcome {
             PushOutcome::Stored(stored) => stored.message_id,
+            PushOutcome::Buffered(message_id) => message_id,
             PushOutcome::Failed(_) => Uuid::nil(),
         }
     }

@@ -152,6 +152,7 @@ impl Broker {
             let call = Transaction {
                 create,
                 appends: appends.clone(),
+                spooled: Vec::new(),
                 acks: acks.clone(),
                 reasons: reasons.clone(),
             };

@@ -13,6 +13,7 @@ use super::locks::MIGRATIONS;
 const NUMBERED: &[(&str, &str)] = &[
     ("V1__store", include_str!("../../migrations/0001_store.sql")),
     ("V2__traces", include_str!("../../migrations/0002_traces.sql")),
+    ("V3__maintenance", include_str!("../../migrations/0003_maintenance.sql")),
 ];
 
 /// Functions in the order in which they call each other.

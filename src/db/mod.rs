@@ -14,6 +14,7 @@ pub mod group_admin;
 pub mod hosted;
 pub mod listen;
 pub mod locks;
+pub mod maintenance;
 pub mod message;
 mod migrate;
 pub mod module;

@@ -21,6 +21,8 @@ pub struct Transaction {
     pub create: Vec<NewPartition>,
     /// Segments, sorted by pid.
     pub appends: Vec<Append>,
+    /// Spooled messages that leave the spool with the commit.
+    pub spooled: Vec<i64>,
     /// Acks; each must be carried out.
     pub acks: Vec<AckGroup>,
     /// Reason of a dead letter, by group and in the group by item.
@@ -80,6 +82,13 @@ impl Db {
                         Appended::Missing => Refusal::SinkMissing,
                     };
                     return Err(Error::Refused { refusal, text: "look again".to_owned() });
+                }
+            }
+            if !t.spooled.is_empty() {
+                let gone = txn.execute(include_str!("sql/spool_delete.sql"), &[&t.spooled]).await?;
+                if usize::try_from(gone).ok() != Some(t.spooled.len()) {
+                    let text = "another broker replayed the spool".to_owned();
+                    return Err(Error::Refused { refusal: Refusal::AlreadyApplied, text });
                 }
             }
             match settle_all(&txn, t).await? {

@@ -94,9 +94,14 @@ fn routes() -> Router<AppState> {
 
 /// The control plane. Some paths that SDKs call exist on purpose nowhere (control-plane 2).
 fn admin_routes() -> Router<AppState> {
-    use admin::{dlq, groups, messages, resources, status, traces};
+    use admin::{dlq, groups, maintenance, messages, resources, status, traces};
     use api::queue;
     Router::new()
+        .route("/api/v1/system/maintenance", get(maintenance::show).post(maintenance::set))
+        .route(
+            "/api/v1/system/maintenance/pop",
+            get(maintenance::show_pop).post(maintenance::set_pop),
+        )
         .route(
             "/api/v1/resources/queues/",
             get(resources::unnamed_queue).delete(queue::delete_unnamed),

@@ -5,6 +5,7 @@ mod auth;
 mod cli;
 mod encryption;
 mod hosted;
+mod maintenance;
 mod postgres;
 mod retention;
 mod streams;

@@ -2,6 +2,7 @@
 
 pub(super) mod dlq;
 pub(super) mod groups;
+pub(super) mod maintenance;
 pub(super) mod messages;
 pub(super) mod resources;
 pub(super) mod status;

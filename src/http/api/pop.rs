@@ -5,9 +5,10 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde_json::json;
 
 use super::pop_answer::{Echo, Shown};
-use crate::broker::{Pop, PopError, PopScope, start_of};
+use crate::broker::{Maintenance, Pop, PopError, PopScope, start_of};
 use crate::http::AppState;
 use crate::http::error::ApiError;
 use crate::http::extract::{Names, Params, Tenant, check_name};
@@ -89,6 +90,14 @@ async fn serve(
     scope: PopScope,
 ) -> Result<Response, ApiError> {
     let (pop, echo) = read(params, scope, app.default_subscription_new)?;
+    if app.broker.in_maintenance(Maintenance::Pop) {
+        return Ok(if pop.conflation {
+            let body = json!({"messages": [], "paused": true, "conflation": true});
+            axum::Json(body).into_response()
+        } else {
+            StatusCode::NO_CONTENT.into_response()
+        });
+    }
     match app.broker.pop(tenant, &pop).await {
         Ok(popped) => Ok(match Shown::of(&pop, &popped, echo) {
             Some(shown) => shown.render().into_response(),

@@ -154,6 +154,7 @@ fn result((index, pushed): (usize, &Pushed)) -> Shown<'_> {
     let (status, offset, error) = match &pushed.outcome {
         PushOutcome::Stored(s) if s.duplicate => ("duplicate", Some(s.offset), None),
         PushOutcome::Stored(s) => ("queued", Some(s.offset), None),
+        PushOutcome::Buffered(_) => ("buffered", None, None),
         PushOutcome::Failed(AppendError::Stopping) => {
             ("failed", None, Some("the broker is stopping"))
         }

@@ -1,0 +1,2 @@
+-- How many messages wait in the spool.
+select count(*) as n from foldmq.spool

@@ -1,0 +1,2 @@
+-- The maintenance switches that are set.
+select name, enabled from foldmq.switches
