@@ -121,7 +121,9 @@ begin
     end if;
 
     from_offset := c.committed + 1;
-    attempt := case when c.attempt_offset = from_offset then c.attempt + 1 else 1 end;
+    -- What is settled at delivery is delivered once.
+    attempt := case when not p_auto_ack and c.attempt_offset = from_offset
+                    then c.attempt + 1 else 1 end;
     for s in
       select ls.first_offset, ls.n, ls.raw_bytes, ls.created_at, ls.payload
         from queen.log_segments ls

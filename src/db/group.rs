@@ -73,7 +73,8 @@ impl Db {
     }
 }
 
-/// Registers a group unless it is registered, and sets its cursors. The caller has locked the queue.
+/// Registers a group unless it is registered, and sets its cursors. The caller holds the lock of
+/// the queue row.
 pub(super) async fn seed_in_txn(
     txn: &Transaction<'_>,
     queue: QueueNo,

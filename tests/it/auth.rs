@@ -53,7 +53,12 @@ async fn each_level_passes_its_own_routes() {
     let push = json!({"items": []});
     let nothing = json!({});
     let routes = [
-        (Method::POST, "/streams/v1/state/get", &ids, ["read-only", "read-write", "admin"].as_slice()),
+        (
+            Method::POST,
+            "/streams/v1/state/get",
+            &ids,
+            ["read-only", "read-write", "admin"].as_slice(),
+        ),
         (Method::POST, "/streams/v1/cycle", &ids, &["read-write", "admin"]),
         (Method::POST, "/streams/v1/queries", &register, &["read-write", "admin"]),
         (Method::GET, "/streams/v1/queries", &nothing, &["read-only", "read-write", "admin"]),
@@ -104,8 +109,7 @@ async fn a_bad_token_is_refused_with_its_reason() {
     // The scheme's case does not matter, and a bare token is accepted; roles may be a list.
     let listed = token(Algorithm::HS256, SECRET, &json!({"roles": ["x", "write-only"]}));
     for authorization in [format!("BEARER {listed}"), listed] {
-        let answer =
-            send(&client, Method::POST, path, &authorization, &json!({"items": []})).await;
+        let answer = send(&client, Method::POST, path, &authorization, &json!({"items": []})).await;
         assert_eq!(answer.status, 201, "{}", answer.text);
     }
     server.stop().await;

@@ -1,11 +1,15 @@
 //! Tests on a real PostgreSQL and over real HTTP: one binary, modules by area.
 
+mod admin;
 mod api;
 mod auth;
+mod brokers;
 mod cli;
 mod encryption;
+mod faults;
 mod hosted;
 mod maintenance;
+mod model;
 mod postgres;
 mod retention;
 mod streams;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Database, TestServer};
+use crate::support::{Client, Database, TestServer, guest};
 
 const A: &str = "0193f0c4-1a2b-7c3d-8e4f-00000000000a";
 const B: &str = "0193f0c4-1a2b-7c3d-8e4f-00000000000b";
@@ -80,6 +80,21 @@ async fn the_cap_is_exact_under_concurrency() {
     let good = answers.iter().filter(|answer| answer.status == 200).count();
     assert_eq!(good, 5);
     assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 403)));
+    server.stop().await;
+}
+
+/// streams W8: a query that the server runs needs the grant like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn hosted_queries_need_the_grant_too() {
+    let (server, a, _) = shared().await;
+    let module = guest::upload(&a, guest::probe()).await;
+    let body = json!({"name": "hosted", "source_queue": "q", "module": module});
+    let denied = a.post(QUERIES, &body).await.expect(403);
+    assert_eq!(denied["denied"], true, "{denied}");
+    grant(&server, A, true, Some(1)).await;
+    a.post(QUERIES, &body).await.expect(200);
+    let full = a.post(QUERIES, &registration("one more")).await.expect(403);
+    assert_eq!(full["denied"], true, "{full}");
     server.stop().await;
 }
 

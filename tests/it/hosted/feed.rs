@@ -8,23 +8,13 @@ use foldmq::postgres::Options;
 use foldmq::server::Store;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 
 use crate::support::process::{BrokerProcess, free_port};
-use crate::support::{Database, TestServer, eventually, flights, guest};
+use crate::support::{Database, TestServer, eventually, flights, guest, seeded};
 
-/// The seed of a randomised test, printed so that `FOLDMQ_SEED` replays it.
-#[expect(clippy::print_stdout, reason = "a failed run must be replayable")]
-fn seeded() -> rand::rngs::StdRng {
-    let seed = std::env::var("FOLDMQ_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(|| rand::rng().random());
-    println!("FOLDMQ_SEED={seed}");
-    rand::rngs::StdRng::seed_from_u64(seed)
-}
-
-/// The windows on the sink equal the expected ones, each once, through HTTP alone.
+/// streams W3: the windows on the sink equal the expected ones, each once, through HTTP alone. A
+/// batch out of offset order would count records as late.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_feed_gives_exactly_its_windows() {
     let server = TestServer::start().await;
@@ -39,7 +29,7 @@ async fn the_feed_gives_exactly_its_windows() {
     server.stop().await;
 }
 
-/// Two brokers on one database share the work and close each window once.
+/// streams W4: two brokers on one database share the work and close each window once.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_brokers_on_one_database_close_each_window_once() {
     let database = Arc::new(Database::new().await);
@@ -95,7 +85,7 @@ async fn a_killed_broker_loses_nothing_and_counts_nothing_twice() {
     assert_eq!(broker.terminate().await, Some(0), "SIGTERM ends the broker in order");
 }
 
-/// PostgreSQL stops and starts again under the broker, twice in order and twice without.
+/// streams W7: PostgreSQL stops and starts again under the broker, twice in order and twice without.
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_may_stop_and_come_back_under_the_broker() {
     let folder = tempfile::tempdir().expect("a folder");

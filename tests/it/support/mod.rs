@@ -5,6 +5,7 @@ pub(crate) mod database;
 pub(crate) mod flights;
 pub(crate) mod guest;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod server;
 
 pub(crate) use client::{Answer, Client};
@@ -12,6 +13,8 @@ pub(crate) use database::Database;
 pub(crate) use server::TestServer;
 
 use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
 
 /// Longest wait for a condition.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,4 +29,20 @@ pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Op
         assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The randomness of a test, from a seed that is printed; `FOLDMQ_SEED` replays it.
+pub(crate) fn seeded() -> rand::rngs::StdRng {
+    let seed = std::env::var("FOLDMQ_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| rand::rng().random());
+    tell(&format!("FOLDMQ_SEED={seed}"));
+    rand::rngs::StdRng::seed_from_u64(seed)
+}
+
+/// Prints what a failed run must be replayed with, and figures that no assertion bounds closely.
+#[expect(clippy::print_stdout, reason = "for whoever reads the output of a test")]
+pub(crate) fn tell(text: &str) {
+    println!("{text}");
 }

@@ -66,8 +66,10 @@ fn behave(message: Message) -> Result<Message, Refuse> {
     if let Some(text) = &message.halt {
         return Err(Refuse::Fail(Failure::Halt(text.clone())));
     }
-    while message.spin {
-        std::hint::spin_loop();
+    if message.spin {
+        loop {
+            std::hint::spin_loop();
+        }
     }
     if message.hoard {
         let mut kept: Vec<Vec<u8>> = Vec::new();
