@@ -129,7 +129,7 @@ mod tests {
     fn what_was_sealed_opens_also_under_a_key_that_became_old() {
         let a = Seal::new(Some(A), &[]).expect("a key");
         let sealed = a.seal(r#"{"n": 1.0}"#).expect("sealed");
-        assert!(!sealed.contains("n"), "{sealed}");
+        assert!(!sealed.contains("1.0"), "{sealed}");
         assert_ne!(sealed, a.seal(r#"{"n": 1.0}"#).expect("sealed"), "a fresh nonce each time");
         assert_eq!(a.open(sealed.clone()), r#"{"n": 1.0}"#);
         let rotated = Seal::new(Some(B), &[A]).expect("keys");
