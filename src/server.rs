@@ -46,8 +46,8 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Whether a named group without a mode starts at the end.
     pub default_subscription_new: bool,
-    /// Whether the tenant of a request is read from its `x-queen-tenant` header. Only behind a proxy
-    /// that overwrites the header.
+    /// Whether the tenant of a request is read from its `x-queen-tenant` header. Only behind a
+    /// proxy that overwrites the header.
     pub tenancy: bool,
     /// Authentication; `None` lets every request pass.
     pub auth: Option<http::AuthConfig>,

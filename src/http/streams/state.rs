@@ -51,8 +51,8 @@ pub(in crate::http) async fn get(
     }
 }
 
-/// With tenancy on, the partition must be the caller's own. The gate is skipped where none is named,
-/// so that the missing field is what the caller hears of (streams G16-G18).
+/// With tenancy on, the partition must be the caller's own. The gate is skipped where none is
+/// named, so that the missing field is what the caller hears of (streams G16-G18).
 async fn gate(app: &AppState, tenant: TenantId, body: &[u8]) -> Result<(), ApiError> {
     if !app.tenancy {
         return Ok(());

@@ -18,6 +18,15 @@ async fn settled(client: &Client, query: &str) -> Value {
     .await
 }
 
+/// As [`settled`], once the given-up messages are counted, which follows their commit.
+async fn given_up(client: &Client, query: &str, n: i64) -> Value {
+    eventually("given-up messages are counted", async || {
+        let status = settled(client, query).await;
+        (status["dead_letters"] == n).then_some(status)
+    })
+    .await
+}
+
 fn params() -> Value {
     json!({"params": {"window_ms": 3_600_000, "event_time": true}})
 }
@@ -35,7 +44,7 @@ async fn a_panic_costs_the_guilty_message_only() {
     client.push("q", "p", &batch).await;
     client.push("q", "r", &[message(1)]).await;
     let module = guest::host_probe(&client, "poison", "q", params()).await;
-    let status = settled(&client, "poison").await;
+    let status = given_up(&client, "poison", 1).await;
     assert_eq!(status["state"], "running", "{status}");
     assert_eq!(status["dead_letters"], 1, "{status}");
     assert_eq!(status["module"], module.as_str());
@@ -86,7 +95,7 @@ async fn an_unreadable_message_is_a_dead_letter() {
     let client = server.client();
     client.push("q", "p", &[message(1), json!("no object"), message(2)]).await;
     guest::host_probe(&client, "reject", "q", params()).await;
-    let status = settled(&client, "reject").await;
+    let status = given_up(&client, "reject", 1).await;
     assert_eq!(status["dead_letters"], 1, "{status}");
     assert_eq!(status["tallies"]["rejected"], 1, "{status}");
     assert_eq!(status["messages"], 3, "{status}");
@@ -153,7 +162,7 @@ async fn a_memory_bomb_hurts_nobody_else() {
     guest::host_probe(&client, "calm", "calm", params()).await;
     let popped = client.pop("q", "batch=10&consumerGroup=plain&subscriptionMode=all").await;
     assert_eq!(popped.len(), 3);
-    let status = settled(&client, "bomb").await;
+    let status = given_up(&client, "bomb", 1).await;
     assert_eq!(status["dead_letters"], 1, "{status}");
     assert_eq!(status["last_error"]["code"], "memory", "{status}");
     assert_eq!(settled(&client, "calm").await["failures"], 0);
