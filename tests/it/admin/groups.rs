@@ -92,8 +92,8 @@ async fn only_cursors_that_are_behind_are_lagging() {
     server.stop().await;
 }
 
-/// control 56, control 57, control 58, control 59, data 120: a deleted group starts anew; queues and groups
-/// beside it stay, and so do dead letters. Its leases are dead.
+/// control 56, control 57, control 58, control 59, data 120: a deleted group starts anew; queues
+/// and groups beside it stay, and so do dead letters. Its leases are dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_group_starts_anew() {
     let server = TestServer::start().await;

@@ -101,7 +101,8 @@ async fn replays_at_once_append_one_message() {
     }
 }
 
-/// control 41, control 42: where a replay goes; a message that is there already is not stored twice.
+/// control 41, control 42: where a replay goes; a message that is there already is not stored
+/// twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_may_go_elsewhere_and_is_no_duplicate() {
     let server = TestServer::start().await;
