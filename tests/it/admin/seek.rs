@@ -10,7 +10,8 @@ async fn seek(client: &Client, queue: &str, body: &Value) -> Value {
     client.post(&path, body).await.expect(200)
 }
 
-/// data 121, control 60, control 61, control 64, control 59: to the beginning, to the end, to an instant; live
+/// data 121, control 60, control 61, control 64, control 59: to the beginning, to the
+/// end, to an instant; live
 /// leases are freed, and other groups stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seek_moves_every_partition() {

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::{ack, all, fill, kill, pop_all, settle};
 use crate::support::TestServer;
 
-/// control 13, control 68, control 74, control 75: figures of queues, of one queue, and of a window;
+/// control 13, control 68, control 74, control 75: figures of queues, of one queue, and
+/// of a window;
 /// a refresh changes none of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_status_page_shows_queues_and_a_window() {

@@ -85,7 +85,8 @@ async fn a_killed_broker_loses_nothing_and_counts_nothing_twice() {
     assert_eq!(broker.terminate().await, Some(0), "SIGTERM ends the broker in order");
 }
 
-/// streams W7: PostgreSQL stops and starts again under the broker, twice in order and twice without.
+/// streams W7: PostgreSQL stops and starts again under the broker, twice in order and
+/// twice without.
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_may_stop_and_come_back_under_the_broker() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -31,7 +31,8 @@ fn params() -> Value {
     json!({"params": {"window_ms": 3_600_000, "event_time": true}})
 }
 
-/// streams W6, FB-25, FB-38, FB-51: a trap dead-letters the guilty message only, with the guest's panic text,
+/// streams W6, FB-25, FB-38, FB-51: a trap dead-letters the guilty message only, with the
+/// guest's panic text,
 /// function names, module and offset; neighbours are folded, the query goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_costs_the_guilty_message_only() {

@@ -52,7 +52,8 @@ async fn a_processing_time_window_closes_without_traffic() {
     server.stop().await;
 }
 
-/// FB-57, streams W5: a window that was open when the broker stopped closes after the restart, once, although
+/// FB-57, streams W5: a window that was open when the broker stopped closes after the
+/// restart, once, although
 /// its key never comes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_window_closes_after_a_restart() {
