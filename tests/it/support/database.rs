@@ -1,5 +1,6 @@
 //! One PostgreSQL for the test run, one database a test, copied from a migrated template.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,13 +24,21 @@ pub(crate) fn scratch() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
+/// Folder of the cluster, one a checkout. Not below the checkout: as root PostgreSQL runs as another
+/// account, to which the folders above may be closed.
+fn cluster_folder() -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    scratch().hash(&mut hasher);
+    std::env::temp_dir().join(format!("foldmq-test-{:016x}", hasher.finish()))
+}
+
 async fn cluster() -> &'static Cluster {
     CLUSTER
         .get_or_init(|| async {
             let (admin, private) = match std::env::var("FOLDMQ_TEST_DATABASE_URL") {
                 Ok(url) => (url.parse().expect("a database URL"), None),
                 Err(_unset) => {
-                    let mut options = Options::new(scratch().join("postgres"));
+                    let mut options = Options::new(cluster_folder());
                     options.max_connections = 300;
                     let cluster = PrivateCluster::start(options).await.expect("a test cluster");
                     (cluster.config(), Some(cluster))
