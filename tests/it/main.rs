@@ -3,10 +3,8 @@
 mod admin;
 mod api;
 mod auth;
-mod brokers;
 mod cli;
 mod encryption;
-mod faults;
 mod hosted;
 mod maintenance;
 mod model;

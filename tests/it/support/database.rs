@@ -24,8 +24,8 @@ pub(crate) fn scratch() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Folder of the cluster, one a checkout. Not below the checkout: as root PostgreSQL runs as another
-/// account, to which the folders above may be closed.
+/// Folder of the cluster, one a checkout. Not below the checkout: as root PostgreSQL runs as
+/// another account, to which the folders above may be closed.
 fn cluster_folder() -> PathBuf {
     let mut hasher = DefaultHasher::new();
     scratch().hash(&mut hasher);

@@ -5,7 +5,6 @@ pub(crate) mod database;
 pub(crate) mod flights;
 pub(crate) mod guest;
 pub(crate) mod process;
-pub(crate) mod proxy;
 pub(crate) mod server;
 
 pub(crate) use client::{Answer, Client};

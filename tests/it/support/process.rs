@@ -54,16 +54,6 @@ impl BrokerProcess {
         self.child.wait().expect("a child of this process");
     }
 
-    /// SIGSTOP: the process does nothing until it is resumed.
-    pub(crate) fn freeze(&self) {
-        self.signal(Signal::SIGSTOP);
-    }
-
-    /// SIGCONT.
-    pub(crate) fn thaw(&self) {
-        self.signal(Signal::SIGCONT);
-    }
-
     /// SIGTERM; gives the exit code.
     pub(crate) async fn terminate(&mut self) -> Option<i32> {
         self.signal(Signal::SIGTERM);
