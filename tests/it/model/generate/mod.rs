@@ -81,7 +81,7 @@ impl Plan {
             retry_limit: *[0, 1, 1, 3].choose(&mut rng).expect("some"),
             dead_letter: rng.random_bool(0.75),
         };
-        Self { stage, settings, steps: rng.random_range(25..=40) }
+        Self { stage, settings, steps: rng.random_range(20..=30) }
     }
 }
 
